@@ -1,0 +1,212 @@
+"""Every page of the built site, opened in Chromium as a reader would open it."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from playwright.sync_api import Browser, Page
+
+from .conftest import ROOT, SITE, pages
+
+SCREENSHOTS = ROOT / "_build" / "screenshots"
+AXE = ROOT / "_build" / "frontend" / "tests" / "axe.min.js"
+WIDE, NARROW = (1280, 900), (390, 844)
+
+SETTLE = """async () => {
+  if (document.querySelector('.math, .amsmath')) await window.MathJax.startup.promise;
+  for (let y = 0; y < document.body.scrollHeight; y += innerHeight / 2) {
+    scrollTo(0, y);
+    await new Promise((done) => setTimeout(done, 50));
+  }
+  await Promise.all([...document.images].map((image) => image.decode().catch(() => null)));
+  const views = document.querySelectorAll(
+    'script[type="application/vnd.jupyter.widget-view+json"]');
+  const patience = Date.now() + 20000;
+  while (document.querySelectorAll('.live-figure > *').length < views.length) {
+    if (Date.now() > patience) throw new Error('a figure did not come to life');
+    await new Promise((done) => setTimeout(done, 100));
+  }
+  scrollTo(0, 0);
+}"""
+
+FORMULAS = """() => ({
+  wanted: document.querySelectorAll('.math, .amsmath').length,
+  typeset: document.querySelectorAll('mjx-container').length,
+  wrong: [...document.querySelectorAll('mjx-merror, [data-mjx-error]')].map((e) => e.textContent),
+  left: [...document.querySelectorAll('.math, .amsmath')]
+    .filter((e) => !e.querySelector('mjx-container')).map((e) => e.textContent),
+})"""
+
+IMAGES = """() => [...document.querySelectorAll('main img')].map((image) => ({
+  source: image.getAttribute('src'), alternative: image.alt, width: image.naturalWidth,
+  sized: image.hasAttribute('width'),
+}))"""
+
+TOO_WIDE = """() => {
+  if (document.scrollingElement.scrollWidth <= innerWidth) return [];
+  return [...document.querySelectorAll('body *')]
+    .filter((e) => e.getBoundingClientRect().right > innerWidth + 1)
+    .map((e) => e.tagName + '.' + e.className).slice(0, 10);
+}"""
+
+
+@dataclass
+class Visit:
+    """One page in one window, and what went wrong while it was open."""
+
+    name: str
+    page: Page
+    look: str
+    complaints: list[str] = field(default_factory=list)
+
+
+def listen(page: Page, site: str, complaints: list[str]) -> None:
+    """Write down every console error, failed request and request to another host."""
+
+    def on_request(request: Any) -> None:
+        if not request.url.startswith((site, "data:", "blob:")):
+            complaints.append(f"request outside the site: {request.url}")
+
+    page.on("request", on_request)
+    page.on("requestfailed", lambda r: complaints.append(f"failed: {r.url} {r.failure}"))
+    page.on("pageerror", lambda error: complaints.append(f"script error: {error}"))
+    page.on(
+        "response",
+        lambda r: complaints.append(f"status {r.status}: {r.url}") if r.status >= 400 else None,
+    )
+    page.on(
+        "console",
+        lambda m: complaints.append(f"console: {m.text}") if m.type == "error" else None,
+    )
+
+
+LOOKS: dict[str, tuple[tuple[int, int], Literal["light", "dark"]]] = {
+    "wide": (WIDE, "light"),
+    "narrow": (NARROW, "light"),
+    "dark": (WIDE, "dark"),
+}
+
+
+@pytest.fixture(scope="module", params=[f"{name} {look}" for name in pages() for look in LOOKS])
+def visit(request: pytest.FixtureRequest, site: str, browser: Browser) -> Iterator[Visit]:
+    """Open one page, read it to its end, and let everything on it finish."""
+    name, look = request.param.split()
+    (width, height), scheme = LOOKS[look]
+    context = browser.new_context(
+        viewport={"width": width, "height": height}, color_scheme=scheme, reduced_motion="reduce"
+    )
+    page = context.new_page()
+    visit = Visit(name, page, look)
+    listen(page, site, visit.complaints)
+    page.goto(site + name, wait_until="load")
+    page.evaluate(SETTLE)
+    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+    shot = name.removesuffix(".html").replace("/", "-")
+    page.screenshot(path=SCREENSHOTS / f"{shot}-{look}.png", full_page=True)
+    yield visit
+    context.close()
+
+
+def test_nothing_fails_and_nothing_is_fetched_elsewhere(visit: Visit) -> None:
+    assert visit.complaints == []
+
+
+def test_mathematics_is_typeset(visit: Visit) -> None:
+    found = visit.page.evaluate(FORMULAS)
+    assert found["wrong"] == []
+    assert found["left"] == []
+    assert found["typeset"] >= found["wanted"]
+
+
+def test_figures_are_there_and_described(visit: Visit) -> None:
+    for image in visit.page.evaluate(IMAGES):
+        assert image["width"] > 0, f"{image['source']} did not load"
+        assert image["alternative"].strip(), f"{image['source']} has no alternative text"
+        generic = image["alternative"].strip().split("/")[-1]
+        assert generic not in image["source"], f"{image['source']} is described by its own name"
+
+
+def test_page_does_not_scroll_sideways(visit: Visit) -> None:
+    assert visit.page.evaluate(TOO_WIDE) == []
+
+
+def test_theme_follows_the_reader(visit: Visit) -> None:
+    theme = visit.page.evaluate("document.documentElement.dataset.theme")
+    assert theme == LOOKS[visit.look][1]
+
+
+def test_axe_finds_nothing(visit: Visit) -> None:
+    visit.page.evaluate(AXE.read_text())
+    result = visit.page.evaluate("axe.run({resultTypes: ['violations']})")
+    found = [
+        f"{violation['id']} ({violation['impact']}): {node['target']} {node['html'][:160]}"
+        for violation in result["violations"]
+        for node in violation["nodes"]
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize("name", pages())
+def test_page_forbids_other_hosts(name: str) -> None:
+    assert "Content-Security-Policy" in (SITE / name).read_text()
+
+
+def test_policy_stops_a_request_elsewhere(site: str, browser: Browser) -> None:
+    page = browser.new_page()
+    page.goto(site + pages()[0])
+    fetched = page.evaluate(
+        "fetch('http://localhost:9/').then(() => 'fetched', (error) => String(error))"
+    )
+    refused = page.evaluate(
+        """() => new Promise((done) => {
+          document.addEventListener('securitypolicyviolation', (e) => done(e.blockedURI));
+          const image = new Image();
+          image.src = 'http://localhost:9/picture.png';
+          setTimeout(() => done(null), 2000);
+        })"""
+    )
+    page.close()
+    assert fetched != "fetched"
+    assert refused == "http://localhost:9/picture.png"
+
+
+def test_root_leads_to_the_first_page(site: str, browser: Browser) -> None:
+    page = browser.new_page()
+    page.goto(site)
+    page.wait_for_url(site + pages()[0])
+    page.close()
+
+
+def test_search_finds_a_word(site: str, browser: Browser) -> None:
+    page = browser.new_page()
+    page.goto(f"{site}search.html?q=token")
+    page.wait_for_selector("#search-results li a")
+    page.close()
+
+
+def test_every_page_of_the_book_is_built() -> None:
+    built = {path.relative_to(SITE).as_posix() for path in SITE.rglob("*.html")}
+    assert built - {"index.html"} == set(pages())
+
+
+def test_links_inside_the_site_lead_somewhere(site: str, browser: Browser) -> None:
+    page = browser.new_page()
+    anchors: dict[str, set[str]] = {}
+    links: list[tuple[str, str]] = []
+    for name in pages():
+        page.goto(site + name, wait_until="domcontentloaded")
+        ids = page.evaluate("[...document.querySelectorAll('[id]')].map((e) => e.id)")
+        anchors[name] = set(ids)
+        found = page.evaluate("[...document.querySelectorAll('a[href]')].map((a) => a.href)")
+        links += [(name, link.removeprefix(site)) for link in found if link.startswith(site)]
+    page.close()
+    broken = []
+    for name, link in links:
+        target, _, fragment = link.partition("#")
+        target = target.partition("?")[0] or "index.html"
+        there = Path(SITE, target).is_file()
+        if not there or (fragment and target in anchors and fragment not in anchors[target]):
+            broken.append(f"{name} -> {link}")
+    assert broken == []
