@@ -42,7 +42,7 @@ def pages() -> list[str]:
                 yield from walk(value)
 
     toc = yaml.safe_load((ROOT / "_toc.yml").read_text())
-    return [f"{name}.html" for name in [*walk(toc), "genindex", "search"]]
+    return [f"{name}.html" for name in [*walk(toc), "genindex", "prf-prf", "search"]]
 
 
 class Handler(http.server.SimpleHTTPRequestHandler):

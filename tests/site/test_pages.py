@@ -1,5 +1,6 @@
 """Every page of the built site, opened in Chromium as a reader would open it."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,6 +44,12 @@ IMAGES = """() => [...document.querySelectorAll('main img')].map((image) => ({
   source: image.getAttribute('src'), alternative: image.alt, width: image.naturalWidth,
   sized: image.hasAttribute('width'),
 }))"""
+
+PROSE = """() => {
+  const copy = document.querySelector('main').cloneNode(true);
+  copy.querySelectorAll('pre, code, script').forEach((e) => e.remove());
+  return copy.textContent;
+}"""
 
 TOO_WIDE = """() => {
   if (document.scrollingElement.scrollWidth <= innerWidth) return [];
@@ -132,6 +139,11 @@ def test_page_does_not_scroll_sideways(visit: Visit) -> None:
     assert visit.page.evaluate(TOO_WIDE) == []
 
 
+def test_no_markup_is_left_in_the_text(visit: Visit) -> None:
+    text = visit.page.evaluate(PROSE)
+    assert re.findall(r"```.*|:::.*|\{[a-z:-]+\}`.*|\$\$.*", text) == []
+
+
 def test_theme_follows_the_reader(visit: Visit) -> None:
     theme = visit.page.evaluate("document.documentElement.dataset.theme")
     assert theme == LOOKS[visit.look][1]
@@ -188,7 +200,8 @@ def test_search_finds_a_word(site: str, browser: Browser) -> None:
 
 def test_every_page_of_the_book_is_built() -> None:
     built = {path.relative_to(SITE).as_posix() for path in SITE.rglob("*.html")}
-    assert built - {"index.html"} == set(pages())
+    templates = {name for name in built if name.startswith("_static/")}
+    assert built - templates - {"index.html"} == set(pages())
 
 
 def test_links_inside_the_site_lead_somewhere(site: str, browser: Browser) -> None:

@@ -67,6 +67,8 @@ def prepare(app: Sphinx, config: Config) -> None:
 def describe(doctree: nodes.document) -> str:
     """The page's first paragraph, cut at a word."""
     for paragraph in doctree.findall(nodes.paragraph):
+        if next(iter(paragraph.findall(nodes.math)), None) is not None:
+            continue
         text = " ".join(paragraph.astext().split())
         if len(text) > 60:
             return text if len(text) <= 160 else text[:157].rsplit(" ", 1)[0] + " ..."
@@ -93,6 +95,15 @@ def give_sizes(body: str, folder: Path) -> str:
     return IMAGE.sub(sized, body)
 
 
+def deferred(script: Any) -> Any:
+    """The script's tag, told to wait until the page is read (a copy: Sphinx shares the tags)."""
+    name = str(getattr(script, "filename", None) or "")
+    if not name or name.endswith(NOT_DEFERRED) or "async" in script.attributes:
+        return script
+    attributes = {**script.attributes, "defer": "defer"}
+    return type(script)(script.filename, priority=script.priority, **attributes)
+
+
 def finish_page(
     app: Sphinx, pagename: str, template: str, context: dict[str, Any], doctree: Any
 ) -> None:
@@ -108,12 +119,12 @@ def finish_page(
     context["metatags"] = policy + metatags
     if "body" in context:
         images = Path(app.outdir, pagename).parent
-        context["body"] = give_sizes(context["body"], images)
-    for script in context.get("script_files", []):
-        attributes = getattr(script, "attributes", {})
-        name = str(getattr(script, "filename", None) or "")
-        if name and not name.endswith(NOT_DEFERRED) and "async" not in attributes:
-            attributes.setdefault("defer", "defer")
+        body = give_sizes(context["body"], images)
+        # The role that docutils writes has been withdrawn from ARIA.
+        context["body"] = body.replace('role="doc-biblioentry"', 'role="listitem"')
+    # Sphinx's search page runs its scripts while it is read.
+    if pagename != "search":
+        context["script_files"] = [deferred(script) for script in context["script_files"]]
 
 
 def redirect_root(app: Sphinx, exception: Exception | None) -> None:
