@@ -26,10 +26,11 @@ SETTLE = """async () => {
     'script[type="application/vnd.jupyter.widget-view+json"]');
   const patience = Date.now() + 20000;
   while (document.querySelectorAll('.live-figure > *').length < views.length) {
-    if (Date.now() > patience) throw new Error('a figure did not come to life');
+    if (Date.now() > patience) return ['a figure did not come to life'];
     await new Promise((done) => setTimeout(done, 100));
   }
   scrollTo(0, 0);
+  return [];
 }"""
 
 FORMULAS = """() => ({
@@ -108,7 +109,7 @@ def visit(request: pytest.FixtureRequest, site: str, browser: Browser) -> Iterat
     visit = Visit(name, page, look)
     listen(page, site, visit.complaints)
     page.goto(site + name, wait_until="load")
-    page.evaluate(SETTLE)
+    visit.complaints += page.evaluate(SETTLE)
     SCREENSHOTS.mkdir(parents=True, exist_ok=True)
     shot = name.removesuffix(".html").replace("/", "-")
     page.screenshot(path=SCREENSHOTS / f"{shot}-{look}.png", full_page=True)

@@ -22,10 +22,11 @@ from sphinx.config import Config
 
 ROOT = Path(__file__).resolve().parents[2]
 POLICY = (
-    "default-src 'self'; script-src 'self' 'unsafe-inline' blob:; "
+    "default-src 'self'; script-src 'self' 'unsafe-inline' blob:{more}; "
     "style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; font-src 'self' data:; "
     "object-src 'none'; base-uri 'self'; form-action 'self'"
 )
+STATE = "application/vnd.jupyter.widget-state+json"
 # An inline script of the theme reads what this one sets.
 NOT_DEFERRED = "documentation_options.js"
 IMAGE = re.compile(r'<img (?P<attributes>[^>]*?src="(?P<source>[^"]+)"[^>]*?)(?P<end>\s*/?>)')
@@ -54,7 +55,7 @@ def prepare(app: Sphinx, config: Config) -> None:
     # A profile of the book's own: the reader's IPython settings change nothing in it.
     profile = ROOT / "_build" / "ipython" / "profile_default"
     profile.mkdir(parents=True, exist_ok=True)
-    (profile / "ipython_kernel_config.py").write_text("c.IPKernelApp.log_level = 40\n")
+    (profile / "ipython_kernel_config.py").write_text("c.IPKernelApp.log_level = 50\n")
     os.environ["IPYTHONDIR"] = str(profile.parent)
     cache = ROOT / "_build" / "executed"
     current = library_fingerprint()
@@ -75,14 +76,14 @@ def describe(doctree: nodes.document) -> str:
     return ""
 
 
-def give_sizes(body: str, folder: Path) -> str:
+def give_sizes(body: str, images: dict[str, Path]) -> str:
     """Write each local image's width and height into its tag, so that no text jumps."""
     first = True
 
     def sized(match: re.Match[str]) -> str:
         nonlocal first
-        path = folder / match["source"]
-        if " width=" in match[0] or path.suffix not in (".png", ".jpg", ".webp"):
+        path = images.get(match["source"].rpartition("/")[2])
+        if path is None or " width=" in match[0] or path.suffix not in (".png", ".jpg", ".webp"):
             return match[0]
         with Image.open(path) as image:
             width, height = image.size
@@ -115,16 +116,23 @@ def finish_page(
         text = describe(doctree)
         if text:
             metatags += f'\n<meta name="description" content="{html.escape(text)}" />'
-    policy = f'\n<meta http-equiv="Content-Security-Policy" content="{POLICY}" />'
-    context["metatags"] = policy + metatags
+    # The widget manager compiles its schemas; pages without a figure do not allow that.
+    scripts = context["script_files"]
+    alive = any(getattr(script, "attributes", {}).get("type") == STATE for script in scripts)
+    policy = POLICY.format(more=" 'unsafe-eval'" if alive else "")
+    context["metatags"] = (
+        f'\n<meta http-equiv="Content-Security-Policy" content="{policy}" />{metatags}'
+    )
     if "body" in context:
-        images = Path(app.outdir, pagename).parent
+        # Sphinx copies images only after it has written the pages.
+        images = {name: Path(app.srcdir, path) for path, name in app.builder.images.items()}
         body = give_sizes(context["body"], images)
-        # The role that docutils writes has been withdrawn from ARIA.
-        context["body"] = body.replace('role="doc-biblioentry"', 'role="listitem"')
+        # A role withdrawn from ARIA, and a name that hides the text it stands on.
+        body = body.replace('role="doc-biblioentry"', 'role="listitem"')
+        context["body"] = body.replace('<summary aria-label="Toggle hidden content">', "<summary>")
     # Sphinx's search page runs its scripts while it is read.
     if pagename != "search":
-        context["script_files"] = [deferred(script) for script in context["script_files"]]
+        context["script_files"] = [deferred(script) for script in scripts]
 
 
 def redirect_root(app: Sphinx, exception: Exception | None) -> None:

@@ -20,9 +20,20 @@
 
   let models; // a promise of the manager and the page's models, made once
 
+  /* ipywidgets asks version 2 of MathJax to typeset its labels; the page has version 3. */
+  const translateMathJax = () => {
+    const { MathJax } = window;
+    if (!MathJax?.startup) return;
+    MathJax.Hub = {
+      Queue: ([, , element]) =>
+        MathJax.startup.promise.then(() => MathJax.typesetPromise([element])),
+    };
+  };
+
   const start = async () => {
+    translateMathJax();
     await load("require.js");
-    window.requirejs.config({ paths: { anywidget: new URL("anywidget", base).href } });
+    window.requirejs.config({ baseUrl: base.href });
     await load("html-manager.js");
     const { HTMLManager } = await ask("@jupyter-widgets/html-manager");
     const manager = new HTMLManager({ loader: ask });
@@ -35,11 +46,18 @@
     return { manager, found };
   };
 
-  /* ipywidgets leaves the handle of a slider without a name: it takes its label's. */
-  const nameHandles = (element) => {
+  /* ipywidgets leaves slider handles and icon buttons without names: a handle takes that of its
+     label, a button that of its icon. */
+  const giveNames = (element) => {
     for (const handle of element.querySelectorAll(".noUi-handle:not([aria-label])")) {
       const label = handle.closest(".widget-slider, .jupyter-widgets")?.querySelector("label");
       handle.setAttribute("aria-label", label?.textContent.trim() || "value");
+    }
+    for (const button of element.querySelectorAll(".jupyter-button:not([aria-label])")) {
+      const icon = button.querySelector("i")?.className.match(/fa-([a-z-]+)/);
+      if (icon && !button.textContent.trim()) {
+        button.setAttribute("aria-label", button.title || icon[1].replaceAll("-", " "));
+      }
     }
   };
 
@@ -52,8 +70,8 @@
     place.className = "live-figure";
     tag.before(place);
     await manager.display_view(await manager.create_view(model), place);
-    nameHandles(place);
-    new MutationObserver(() => nameHandles(place)).observe(place, { childList: true, subtree: true });
+    giveNames(place);
+    new MutationObserver(() => giveNames(place)).observe(place, { childList: true, subtree: true });
     tag.closest(".cell_output")?.classList.add("has-live-figure");
   };
 
