@@ -5,7 +5,6 @@ environment that requirements.txt and pyproject.toml ask for.
 """
 
 import hashlib
-import json
 import platform
 import shutil
 import subprocess
@@ -14,12 +13,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 WANTED = (3, 11)
-# JupyterLab opens the chapters, which are text files, as notebooks.
-LAB_SETTINGS = {
-    "@jupyterlab/docmanager-extension:plugin": {
-        "defaultViewers": {"markdown": "Jupytext Notebook", "myst": "Jupytext Notebook"}
-    }
-}
 
 
 def check_python() -> None:
@@ -43,7 +36,12 @@ def check_python() -> None:
 def fingerprint(folder: Path) -> str:
     """Name what the environment is made from."""
     digest = hashlib.sha256()
-    for part in ("requirements.txt", "pyproject.toml", "tools/environment.py"):
+    for part in (
+        "requirements.txt",
+        "pyproject.toml",
+        "tools/environment.py",
+        "binder/overrides.json",
+    ):
         digest.update((ROOT / part).read_bytes())
     digest.update(f"{platform.python_version()} {platform.machine()} {folder}".encode())
     return digest.hexdigest()
@@ -64,13 +62,15 @@ def main(folder: Path) -> None:
     run([sys.executable, "-m", "venv", str(folder)])
     pip = [str(folder / "bin/python"), "-m", "pip", "--disable-pip-version-check", "--no-input"]
     install = [*pip, "install", "--quiet"]
-    run(
-        [*install, "--require-hashes", "--only-binary", ":all:", "-r", "requirements.txt"], cwd=ROOT
-    )
+    # The list is complete, so nothing is left to resolve; `pip check` makes sure of it.
+    pinned = ["--require-hashes", "--only-binary", ":all:", "-r", "requirements.txt"]
+    run([*install, "--no-deps", "--no-compile", *pinned], cwd=ROOT)
     run([*install, "--no-deps", "--no-build-isolation", "--editable", "."], cwd=ROOT)
-    settings = folder / "share/jupyter/lab/settings/overrides.json"
-    settings.parent.mkdir(parents=True, exist_ok=True)
-    settings.write_text(json.dumps(LAB_SETTINGS, indent=2))
+    run([*pip, "check"], stdout=subprocess.DEVNULL)
+    # JupyterLab opens the chapters, which are text files, as notebooks.
+    settings = folder / "share/jupyter/lab/settings"
+    settings.mkdir(parents=True, exist_ok=True)
+    shutil.copy(ROOT / "binder/overrides.json", settings)
     stamp.write_text(wanted)
 
 
