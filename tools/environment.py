@@ -63,7 +63,7 @@ def main(folder: Path) -> None:
     pip = [str(folder / "bin/python"), "-m", "pip", "--disable-pip-version-check", "--no-input"]
     install = [*pip, "install", "--quiet"]
     # The list is complete, so nothing is left to resolve; `pip check` makes sure of it.
-    pinned = ["--require-hashes", "--only-binary", ":all:", "-r", "requirements.txt"]
+    pinned = ["--require-hashes", "-r", "requirements.txt"]
     run([*install, "--no-deps", "--no-compile", *pinned], cwd=ROOT)
     run([*install, "--no-deps", "--no-build-isolation", "--editable", "."], cwd=ROOT)
     run([*pip, "check"], stdout=subprocess.DEVNULL)
