@@ -1,20 +1,63 @@
 """attnlib: attention dynamics, the regimes theory knows, and the limits tokens reach.
 
 The mathematics of "The emergence of clusters in self-attention dynamics" (arXiv 2305.05465).
+Names are loaded when first used, so that `import attnlib` costs next to nothing.
 """
 
-from . import tokens
-from .dynamics import Dynamics, SelfAttention
-from .integration import PrecisionWarning, Trajectory, integrate, layers
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from . import plotting, tokens
+    from .dynamics import Dynamics, SelfAttention
+    from .integration import PrecisionWarning, Trajectory, integrate, layers
+    from .limits import Limit, limit
+    from .shapes import Shape, shape_of
+
+_HOMES = {
+    "Dynamics": "dynamics",
+    "SelfAttention": "dynamics",
+    "PrecisionWarning": "integration",
+    "Trajectory": "integration",
+    "integrate": "integration",
+    "layers": "integration",
+    "Limit": "limits",
+    "limit": "limits",
+    "Shape": "shapes",
+    "shape_of": "shapes",
+}
+
+_MODULES = ("attention", "plotting", "symbolic", "tokens", "widgets")
 
 __all__ = [
     "Dynamics",
+    "Limit",
     "PrecisionWarning",
     "SelfAttention",
+    "Shape",
     "Trajectory",
     "integrate",
     "layers",
+    "limit",
+    "shape_of",
     "tokens",
 ]
 
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        value = getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
+    elif name in _MODULES:
+        value = importlib.import_module(f".{name}", __name__)
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES, *_MODULES})

@@ -80,6 +80,8 @@ class Frame:
     def __init__(self, system: SelfAttention, tokens: FloatArray) -> None:
         self._split(*ordered_schur(system.V))
         self._units(system, tokens)
+        #: Logarithms of how many equal tokens each row stands for, where that is not 1.
+        self.log_counts: FloatArray | None = None
 
     def _split(self, form: FloatArray, basis: FloatArray, split: int) -> None:
         self.d = len(form)
@@ -135,7 +137,11 @@ class Frame:
         """Queries, keys and the factor that all scores have in common."""
         x, log = self.scaled(t, state)
         keys = x if self.keys is None else x @ self.keys
-        return x @ self.queries, keys, factor_of(2.0 * log + self.log_score)
+        queries, factor = x @ self.queries, factor_of(2.0 * log + self.log_score)
+        if self.log_counts is not None:
+            queries = np.column_stack([queries, np.ones(len(x))])
+            keys = np.column_stack([keys, self.log_counts / factor])
+        return queries, keys, factor
 
     def velocity(self, t: float, state: FloatArray) -> FloatArray:
         """Right-hand side of the equations of this module, (n, d)."""
@@ -221,6 +227,7 @@ class LayerFrame(Frame):
         self.step = step
         self._split(form, basis, split)
         self._units(system, tokens)
+        self.log_counts = None
         self.inverse1 = np.linalg.inv(self.t1)
         modulus = float(np.abs(np.linalg.eigvals(self.t1)).max()) if split else 1.0
         self.rate = float(np.log(modulus)) / step

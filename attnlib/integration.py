@@ -344,6 +344,7 @@ def _march(
     method: str,
     max_steps: int,
     report: Progress,
+    stop: Callable[[float, FloatArray], bool] | None = None,
 ) -> _Run:
     """Step scipy's integrator to t_final, watching what rounding does."""
     shape = state.shape
@@ -378,6 +379,9 @@ def _march(
             knots.append(now)
             states.append(current.copy())
             report(now, t_final)
+            if stop is not None and stop(now, states[-1]):
+                status, message = "stopped", f"Stopped as asked at t = {now:g}."
+                break
         evaluations = int(solver.nfev)
     steps = np.diff(knots)
     statistics = Statistics(

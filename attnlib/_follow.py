@@ -1,0 +1,415 @@
+"""The follower law, its gaps and its certificate (book: *How the numbers are made*).
+
+Each token i has a leader l(i), leaders lead themselves. Frozen there, attention moves tokens by
+
+    x_i(t) = o_i + e^{tV} pi_l(i),        o_leader = 0,
+
+a follower keeps its offset o_i to its leader. In coordinates in which V is diagonal, with
+eigenvalues lam_a, the gap g_ij(t) = <Q x_i, K (x_l(i) - x_j)> is a sum of exponentials whose
+exponents are lam_a + lam_b, lam_a and 0. With exponents in falling order mu_1 > mu_2 > ... and
+coefficients c_m at time t0, let D_k = sum_{m <= k} mu_m c_m. If every D_k >= 0, summation by parts
+gives g' >= r := min of D_k over the k with mu_k <= 0 (0 counts as an exponent): the gap only grows,
+for ever. That is the certificate; the radii account for what is known of the state only to within
+an error.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from scipy.special import softmax
+
+from ._check import FloatArray
+from ._frame import Frame
+from .attention import EPS, exponent
+from .dynamics import SelfAttention
+
+#: e^-38 is below the spacing of float64: attention with such gaps is 0/1 to the last bit.
+BOOLEAN_GAP = 38.0
+
+
+class Modes:
+    """V in coordinates in which it is diagonal; `defect` says why there are none."""
+
+    def __init__(self, system: SelfAttention, frame: Frame) -> None:
+        V = system.V
+        self.d = len(V)
+        self.exponent, self.log_form = frame.exponent, frame.log_score
+        self.defect = ""
+        if not np.any(V - np.diag(np.diagonal(V))):
+            values, right = np.diagonal(V), np.eye(self.d)
+        elif np.array_equal(V, V.T):
+            values, right = np.linalg.eigh(V)
+        else:
+            values, right = np.linalg.eig(V)
+        order = np.argsort(-values.real, kind="stable")
+        self.values, self.right = values[order], right[:, order]
+        condition = np.linalg.cond(self.right)
+        if not condition < 1e7:
+            self.defect = f"V is defective or nearly so (eigenvectors of condition {condition:.1e})"
+        self.left = np.linalg.inv(self.right) if not self.defect else self.right.conj().T
+        size = float(np.abs(values).max()) or 1.0
+        self.condition = float(condition)
+        # Eigenvalues that agree to within their rounding are taken as equal.
+        merged = self.values.copy()
+        for a in range(1, self.d):
+            if abs(merged[a] - merged[a - 1]) <= 8.0 * EPS * condition * size:
+                merged[a] = merged[a - 1]
+        self.values = merged
+        self.rate = max(float(merged[0].real), 0.0)
+        self.size = size
+        self.expanding = merged.real > 8.0 * EPS * condition * size
+        unit = np.ldexp(system.Q, -exponent(system.Q)).T @ np.ldexp(system.K, -exponent(system.K))
+        self.form = self.right.T @ unit @ self.right
+        self.real = not np.iscomplexobj(values)
+
+    @cached_property
+    def exponents(self) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray, int]:
+        """Distinct exponents, falling, with where quadratic, linear and constant terms go."""
+        lam = self.values
+        every = np.concatenate([(lam[:, None] + lam[None, :]).ravel(), lam, [0.0]])
+        key = np.round(every / (self.size * 1e-13)) * (self.size * 1e-13)
+        distinct, place = np.unique(key, return_inverse=True)
+        order = np.argsort(-distinct.real, kind="stable")
+        rank = np.empty_like(order)
+        rank[order] = np.arange(len(order))
+        place = rank[place.ravel()]
+        d = self.d
+        mu = np.zeros(len(order), dtype=every.dtype)
+        mu[place] = every
+        return mu, place[: d * d].reshape(d, d), place[d * d : -1], place[-1:], len(order)
+
+
+@dataclass(frozen=True, eq=False)
+class Following:
+    """A state that follows leaders: x_i = e^{tau_i} o_i + e^{tV} pi_l(i), in modes of V.
+
+    Attributes
+    ----------
+    time : float
+        The depth t0 this description starts at.
+    leader_of : (n,) int array
+        l(i); leaders are their own.
+    pi : (n, d) array
+        Rescaled leader of every token, in modes.
+    offset, tau : (n, d) and (n,) arrays
+        Offsets in modes, with logarithms of their sizes (they may exceed float64).
+    eps, eps_offset : (d,) and (n, d) arrays
+        Radii of pi and of the offsets (in the units of each), mode by mode.
+    """
+
+    modes: Modes
+    time: float
+    leader_of: np.ndarray
+    pi: np.ndarray
+    offset: np.ndarray
+    tau: FloatArray
+    eps: FloatArray
+    eps_offset: FloatArray
+
+    @property
+    def leaders(self) -> np.ndarray:
+        """Indices of the leaders, ascending."""
+        return np.unique(self.leader_of)
+
+    def scaled(self, t: float) -> tuple[np.ndarray, np.ndarray]:
+        """Leader part and offset part of the tokens at time t, both times e^{-rate t}."""
+        lam, rate = self.modes.values, self.modes.rate
+        lead = self.pi * np.exp((lam - rate) * t)
+        return lead, self.offset * np.exp(self.tau - rate * t)[:, None]
+
+    def tokens(self, t: float) -> FloatArray:
+        """Original coordinates at t >= time; inf where float64 ends."""
+        lead, offset = self.scaled(t)
+        with np.errstate(over="ignore", invalid="ignore"):
+            x = np.ldexp(((lead + offset) @ self.modes.right.T).real, self.modes.exponent)
+            return np.where(x == 0.0, 0.0, x * np.exp(self.modes.rate * t))
+
+    def rescaled(self, t: float) -> FloatArray:
+        """z = e^{-tV} x at t >= time; inf where float64 ends (directions that V contracts)."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            shift = np.exp(self.tau[:, None] - self.modes.values.real * t)
+            moved = self.offset * np.where(self.offset == 0.0, 0.0, shift)
+            if not self.modes.real:
+                moved = moved * np.exp(-1j * self.modes.values.imag * t)
+            z = ((self.pi + moved) @ self.modes.right.T).real
+        return np.ldexp(z, self.modes.exponent)
+
+    def attention(self, t: float, log_counts: FloatArray) -> FloatArray:
+        """Attention matrix at t >= time (log_counts: of how many tokens each stands for)."""
+        modes = self.modes
+        lead, offset = self.scaled(t)
+        x = lead + offset
+        same = self.leader_of[:, None] == self.leader_of[None, :]
+        log = modes.rate * t + modes.log_form
+        near = (x @ modes.form @ self.offset.T).real * np.exp(np.minimum(log + self.tau, 600.0))
+        far = x @ modes.form @ x.T - np.einsum("ia,ab,ib->i", x, modes.form, lead)[:, None]
+        far = far.real * np.exp(min(log + modes.rate * t, 600.0))
+        scores = np.where(same, near, far) + log_counts
+        return softmax(scores, axis=1)
+
+    def limit_modes(self) -> tuple[np.ndarray, np.ndarray]:
+        """Limits of z in the expanding modes; limits of x in the others (offset plus stationary)."""
+        expanding = self.modes.expanding
+        with np.errstate(over="ignore"):
+            offset = self.offset * np.exp(self.tau)[:, None]
+        still = np.abs(self.modes.values.real) <= 8.0 * EPS * self.modes.size
+        rest = np.where(still & ~expanding, self.pi, 0.0) + offset
+        return np.where(expanding, self.pi, 0.0), np.where(expanding, 0.0, rest)
+
+
+@dataclass(frozen=True, eq=False)
+class Gaps:
+    """Gaps of some pairs as sums of exponentials: g_ij(t0 + s) = e^{log} sum_m c_m e^{mu_m s}.
+
+    Attributes
+    ----------
+    i, j : (p,) int arrays
+        The pairs.
+    mu : (K,) array
+        Exponents, real parts falling.
+    c, kappa : (p, K) arrays
+        Coefficients and the radii within which they are known.
+    log : (p,) array
+        Common factor of each pair, as a logarithm.
+    """
+
+    i: np.ndarray
+    j: np.ndarray
+    mu: np.ndarray
+    c: np.ndarray
+    kappa: FloatArray
+    log: FloatArray
+
+    @cached_property
+    def top(self) -> FloatArray:
+        """Real part of the largest exponent each pair has, (p,)."""
+        return self.mu.real[(self.c != 0).argmax(axis=1)]
+
+    def value(self, s: float = 0.0) -> FloatArray:
+        """Gaps at time t0 + s, but for the factor e^{log + top s}."""
+        return (self.c * np.exp((self.mu - self.top[:, None]) * s)).sum(axis=1).real
+
+    @cached_property
+    def envelope(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Real exponents nu (falling), derivative coefficients, and their radii.
+
+        A term with a complex exponent counts as minus its modulus: a lower bound.
+        """
+        complex_term = self.mu.imag != 0
+        derivative = np.where(complex_term, -np.abs(self.mu * self.c), (self.mu * self.c).real)
+        nu, place = np.unique(-self.mu.real, return_inverse=True)
+        real = np.zeros((len(self.c), len(nu)))
+        radius = np.zeros_like(real)
+        for m, k in enumerate(place.ravel()):
+            real[:, k] += derivative[:, m]
+            radius[:, k] += np.abs(self.mu[m]) * self.kappa[:, m]
+        return -nu, real, radius
+
+    def certify(self, speed: float, least: float) -> tuple[np.ndarray, FloatArray, FloatArray]:
+        """Which pairs stay open for ever, with the least gap now and the least growth.
+
+        Returns
+        -------
+        open_forever : (p,) bool array
+        gap, growth : (p,) arrays
+            Lower bounds G of the gap now and r of its derivative from now on; open_forever asks
+            G >= least and r > speed beside D_k >= 0.
+        """
+        nu, derivative, radius = self.envelope
+        sums = np.cumsum(derivative - radius, axis=1)
+        before = nu > 0.0
+        # 0 is always among the exponents, so the minimum is over at least one term.
+        rise = sums[:, nu <= 0.0].min(axis=1)
+        with np.errstate(over="ignore"):
+            factor = np.exp(np.minimum(self.log, 690.0))
+            gap = (self.c.real.sum(axis=1) - self.kappa.sum(axis=1)) * factor
+            growth = rise * factor
+        ok = (sums[:, before] >= 0.0).all(axis=1) & (gap >= least) & (growth > speed)
+        return ok, gap, growth
+
+    def pick(self, rows: np.ndarray) -> Gaps:
+        """Some of the pairs."""
+        return Gaps(
+            self.i[rows], self.j[rows], self.mu, self.c[rows], self.kappa[rows], self.log[rows]
+        )
+
+    def first_zeros(self, horizon: float, budget: int = 3000) -> FloatArray:
+        """First s in (0, horizon] at which each gap closes; inf where it does not.
+
+        Steps of |g| / (bound on |g'| from here on) pass no zero; close to one, Newton's. A pair
+        that stands at a zero and opens (it has just switched) does not count.
+        """
+        falls = np.where(self.c != 0, self.mu - self.top[:, None], 0.0)
+        s = np.zeros(len(self.c))
+        out = np.full(len(self.c), np.inf)
+        active = np.arange(len(self.c))
+        for count in range(budget):
+            fall = falls[active]
+            terms = self.c[active] * np.exp(fall * s[active, None])
+            size = np.abs(terms).sum(axis=1) + 1e-300
+            value = terms.sum(axis=1).real / size
+            slope = (terms * fall).sum(axis=1).real / size
+            bound = (np.abs(terms) * np.abs(fall)).sum(axis=1) / size
+            closed = (value <= -1e-9) | ((value <= 1e-14) & (slope < 0.0))
+            done = closed | (bound == 0.0)
+            out[active[closed]] = s[active[closed]]
+            if count % 16 == 0:
+                sums = np.cumsum(self._shifted(active, terms).envelope[1], axis=1)
+                done |= (sums >= 0.0).all(axis=1)
+            near = (value < 1e-3) & (slope < 0.0)
+            step = np.where(near, value / np.where(near, -slope, 1.0), 0.0)
+            floor = np.where(slope < 0.0, 1e-15, 1e-4)
+            far = np.maximum(value, floor) / np.maximum(bound, 1e-300)
+            s[active] += np.where(near, np.maximum(step, 0.0) + 1e-16 * s[active], far)
+            active = active[~done & (s[active] <= horizon)]
+            if not len(active):
+                return out
+        out[active] = s[active]  # too slow to tell: call it closed here, and integrate
+        return out
+
+    def _shifted(self, rows: np.ndarray, terms: np.ndarray) -> Gaps:
+        zero = np.zeros(terms.shape)
+        return Gaps(self.i[rows], self.j[rows], self.mu, terms, zero, self.log[rows])
+
+
+def gaps(state: Following, pairs: tuple[np.ndarray, np.ndarray], t0: float | None = None) -> Gaps:
+    """Coefficients of the gaps of the pairs (i, j), j != l(i), of a following state."""
+    i, j = pairs
+    t0 = state.time if t0 is None else t0
+    modes = state.modes
+    mu, quadratic, linear, constant, count = modes.exponents
+    lead, _ = state.scaled(t0)
+    eps = state.eps * np.exp((modes.values.real - modes.rate) * t0)
+    form, size = modes.form, np.abs(modes.form)
+    same = state.leader_of[i] == state.leader_of[j]
+    log_unit = modes.rate * t0
+    # Offsets of j within its own cluster are measured in their own units, so as not to underflow.
+    tau_j = np.where(same, 0.0, state.tau[j] - log_unit)
+    tau_i = state.tau[i] - log_unit
+    log = np.where(same, log_unit + state.tau[j], 2.0 * log_unit) + modes.log_form
+    oi = state.offset[i] * np.exp(np.minimum(tau_i, 700.0))[:, None]
+    oj = state.offset[j] * np.exp(np.minimum(tau_j, 700.0))[:, None]
+    ei = state.eps_offset[i] * np.exp(np.minimum(tau_i, 700.0))[:, None]
+    ej = state.eps_offset[j] * np.exp(np.minimum(tau_j, 700.0))[:, None]
+    p, q = lead[i], lead[j]
+    apart = np.where(same[:, None], 0.0, p - q)
+    e_apart = np.where(same[:, None], 0.0, 2.0 * eps)
+
+    c = np.zeros((len(i), count), dtype=complex if np.iscomplexobj(form) else float)
+    kappa = np.zeros((len(i), count))
+    dp = np.abs(p)
+    for a in range(modes.d):
+        for b in range(modes.d):
+            if form[a, b] == 0.0:
+                continue
+            f, s = form[a, b], size[a, b]
+            m = quadratic[a, b]
+            c[:, m] += p[:, a] * f * apart[:, b]
+            kappa[:, m] += s * (
+                dp[:, a] * e_apart[:, b] + eps[a] * (np.abs(apart[:, b]) + e_apart[:, b])
+            )
+            m = linear[b]
+            c[:, m] += oi[:, a] * f * apart[:, b]
+            kappa[:, m] += s * (
+                np.abs(oi[:, a]) * e_apart[:, b] + ei[:, a] * (np.abs(apart[:, b]) + e_apart[:, b])
+            )
+            m = linear[a]
+            c[:, m] -= p[:, a] * f * oj[:, b]
+            kappa[:, m] += s * (dp[:, a] * ej[:, b] + eps[a] * (np.abs(oj[:, b]) + ej[:, b]))
+            m = constant[0]
+            c[:, m] -= oi[:, a] * f * oj[:, b]
+            kappa[:, m] += s * (
+                np.abs(oi[:, a]) * ej[:, b] + ei[:, a] * (np.abs(oj[:, b]) + ej[:, b])
+            )
+    # Rounding of the coefficients themselves.
+    kappa += 4.0 * EPS * np.abs(c)
+    return Gaps(i, j, mu, c, kappa, log)
+
+
+def drift(state: Following, gap: FloatArray, growth: FloatArray, g: Gaps) -> float:
+    """Bound on how far leaders can still move from the frozen flow, in units of pi, per mode.
+
+    |d eps_a/ds| <= |lam_a| sum_j P_lj (|pi_j - pi_l|_a + e^{-lam_a t}|o_j|_a), P_lj <= e^{-G - r s}.
+    """
+    modes = state.modes
+    lam = modes.values.real
+    apart = np.abs(state.pi[g.i] - state.pi[g.j])
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        log_size = state.tau[g.j][:, None] - lam * state.time - gap[:, None]
+        offsets = np.abs(state.offset[g.j]) * np.exp(np.minimum(log_size, 690.0))
+        rate = growth[:, None]
+        each = np.abs(modes.values) * (
+            apart * np.exp(-gap)[:, None] / rate + offsets / np.maximum(rate + lam, 1e-300)
+        )
+    total = np.zeros((len(state.pi), modes.d))
+    np.add.at(total, g.i, each)
+    return float(total.max(initial=0.0))
+
+
+def regroup(
+    state: Following, t: float, leader_of: np.ndarray, eps_extra: FloatArray | float = 0.0
+) -> Following:
+    """The same tokens at time t, written with other leaders; old clusters keep exact offsets."""
+    modes = state.modes
+    lam = modes.values
+    pi, offset, tau = state.pi.copy(), state.offset.copy(), state.tau.copy()
+    eps_offset = state.eps_offset.copy()
+    for i in range(len(pi)):
+        old, new = state.leader_of[i], leader_of[i]
+        if old == new:
+            continue
+        # x_i - x_new = (o_i - o_new) + e^{tV}(pi_old - pi_new); the last part vanishes within a cluster
+        base = state.leader_of[new]
+        apart = (state.pi[old] - state.pi[base]) if base != old else np.zeros(modes.d)
+        logs = [state.tau[i], state.tau[new]]
+        rates = lam.real * t
+        with np.errstate(divide="ignore"):
+            sizes = np.log(np.abs(apart)) + rates
+        unit = float(max([*logs, sizes.max()]))
+        unit = 0.0 if not np.isfinite(unit) else unit
+        moved = apart * np.exp(np.where(np.isfinite(sizes), rates - unit, 0.0))
+        if not modes.real:
+            moved = moved * np.exp(1j * lam.imag * t)
+        offset[i] = (
+            state.offset[i] * np.exp(logs[0] - unit) - state.offset[new] * np.exp(logs[1] - unit)
+        ) + moved
+        eps_offset[i] = state.eps_offset[i] * np.exp(logs[0] - unit) + state.eps_offset[
+            new
+        ] * np.exp(logs[1] - unit)
+        if base != old:
+            eps_offset[i] += 2.0 * (state.eps + eps_extra) * np.exp(rates - unit)
+        tau[i] = unit
+    eps = state.eps + eps_extra
+    # A new leader's pi: e^{-tV} x.
+    for leader in np.unique(leader_of):
+        old = state.leader_of[leader]
+        if old == leader:
+            new_pi = state.pi[leader]
+        else:
+            shift = np.exp(np.minimum(state.tau[leader] - lam * t, 690.0))
+            new_pi = state.pi[old] + state.offset[leader] * shift
+            eps = np.maximum(eps, state.eps + state.eps_offset[leader] * np.abs(shift))
+        members = leader_of == leader
+        pi[members] = new_pi
+        offset[leader], tau[leader], eps_offset[leader] = 0.0, 0.0, 0.0
+    return replace(
+        state,
+        time=t,
+        leader_of=leader_of,
+        pi=pi,
+        offset=offset,
+        tau=tau,
+        eps=eps,
+        eps_offset=eps_offset,
+    )
+
+
+def all_pairs(state: Following) -> tuple[np.ndarray, np.ndarray]:
+    """Every pair (i, j) with j != l(i)."""
+    n = len(state.leader_of)
+    i, j = np.divmod(np.arange(n * n), n)
+    keep = j != state.leader_of[i]
+    return i[keep], j[keep]

@@ -1,0 +1,489 @@
+"""What became of the tokens at t = infinity: leaders, closed forms and the certificate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import scipy.integrate
+from numpy.typing import ArrayLike
+
+from ._cascade import Cascade, Fall, first_leaders, following, judge, run, with_radii
+from ._check import FloatArray, as_count, as_number, as_times, as_tokens
+from ._collapse import Collapse, collapse_rate, expand
+from ._follow import BOOLEAN_GAP, Following, Modes
+from ._frame import Frame
+from .dynamics import SelfAttention
+from .integration import Trajectory, _march, _Run
+from .shapes import Shape, hull_vertices, shape_of
+
+
+@dataclass(eq=False)
+class Limit:
+    """The state at t = infinity of one system and one set of tokens.
+
+    Attributes
+    ----------
+    certified : bool
+        Whether the follower law has been shown to hold from `time` on, for ever, for every state
+        within the error of the integration. If not, all below is the best available picture.
+    time : float
+        Depth of certification (or where the run ended).
+    reason : str
+        Why it is not certified; empty if it is.
+    leaders : (L,) int array
+        The tokens that lead themselves.
+    leader_of : (n,) int array
+        The leader of each token; -1 where none is known.
+    attention : (n, n) array
+        Limit P* of the attention matrix. Equal tokens share.
+    points : (n, d) array
+        Limits of z_i = e^{-tV} x_i in the directions that V expands (its invariant subspace with
+        positive real part, along the rest). For V = I: the limits of z.
+    rest : (n, d) array
+        Limits of x_i in the other directions, where it has one: for those that V contracts the
+        constant offset to the leader. (Purely imaginary eigenvalues: z follows the leader.)
+    rates : (d,) complex array
+        Eigenvalues of V, real parts falling: x grows like e^{rate t} in each mode.
+    modes : (n, d) array
+        `points` in eigenvector coordinates of V (left eigenvectors), in the order of `rates`.
+    error : float
+        Bound on the error of `points`, in the same units: integration, rounding and all that the
+        true flow can still deviate.
+    falls : tuple of Fall
+        Leaders lost on the way after attention first was 0/1: when, who, to whom.
+    shape : Shape
+        What the limits form: `shape_of(points)`, or hyperplanes of the leading direction.
+    rest_error : (n,) array
+        Bound on the error of `rest`, token by token.
+    asymptotics : Collapse or None
+        For V = -lam I (no leaders; x -> 0, P -> 1/n, by the theorem, with certified = True): the
+        whitening law and its first correction.
+    codimension : int or None
+        k, if this run verifies Conjecture 4.3 for its datum: all tokens on at most three parallel
+        affine subspaces of codimension k.
+    """
+
+    system: SelfAttention
+    certified: bool
+    time: float
+    reason: str
+    leaders: np.ndarray
+    leader_of: np.ndarray
+    attention: FloatArray
+    points: FloatArray
+    rest: FloatArray
+    rates: np.ndarray
+    modes: np.ndarray
+    error: float
+    falls: tuple[Fall, ...]
+    shape: Shape
+    codimension: int | None
+    rest_error: FloatArray
+    asymptotics: Collapse | None = None
+    _path: _Path | Trajectory | None = field(default=None, repr=False)
+
+    def at(self, t: ArrayLike) -> FloatArray:
+        """Original coordinates at any depth up to the end of what is known (certified: any)."""
+        return self._evaluate(t, "tokens")
+
+    def rescaled_at(self, t: ArrayLike) -> FloatArray:
+        """Rescaled coordinates z = e^{-tV} x at any depth (inf where float64 ends)."""
+        return self._evaluate(t, "rescaled")
+
+    def attention_at(self, t: float) -> FloatArray:
+        """Attention matrix at any depth."""
+        return self._known().attention(as_number("t", t, at_least=0.0))
+
+    def _known(self) -> _Path | Trajectory:
+        if self._path is None:
+            raise ValueError("this limit holds no trajectory: integrate(system, tokens, t) has it.")
+        return self._path
+
+    def _evaluate(self, t: ArrayLike, what: str) -> FloatArray:
+        path = self._known()
+        if isinstance(path, Trajectory):  # collapse
+            return path.at(t) if what == "tokens" else path.rescaled_at(t)
+        flat, single = as_times("t", t, 0.0, path.end)
+        out = np.array([getattr(path, what)(float(time)) for time in flat])
+        return out[0] if single else out
+
+    def __str__(self) -> str:
+        verdict = (
+            f"certified from t = {self.time:.4g}, error {self.error:.1e}"
+            if self.certified
+            else f"not certified: {self.reason}"
+        )
+        falls = f", {len(self.falls)} falls" if self.falls else ""
+        return f"Limit: {self.shape}; {len(self.leaders)} leader{'s' * (len(self.leaders) != 1)}{falls}; {verdict}"
+
+
+class _Path:
+    """A whole trajectory: integration, then segments in closed form; on the given tokens."""
+
+    def __init__(
+        self, frame: Frame, first: _Run, cascade: Cascade | None, inverse: np.ndarray, counts: Any
+    ) -> None:
+        self.frame, self.first, self.cascade = frame, first, cascade
+        self.inverse, self.counts = inverse, counts
+        segments = cascade.segments if cascade else []
+        self.end = float(segments[-1].stop) if segments else float(first.knots[-1])
+
+    def state(self, t: float) -> FloatArray:
+        """State of the first phase."""
+        if not self.first.pieces:
+            return self.first.states[0]
+        k = int(np.searchsorted(self.first.knots, t, side="right")) - 1
+        piece = self.first.pieces[min(max(k, 0), len(self.first.pieces) - 1)]
+        return piece(t).reshape(self.first.states[0].shape)
+
+    def _segment(self, t: float) -> Any:
+        if self.cascade is None or t < self.first.knots[-1]:
+            return None
+        for segment in self.cascade.segments:
+            if t <= segment.stop:
+                return segment
+        return self.cascade.segments[-1] if self.cascade.segments else None
+
+    def tokens(self, t: float) -> FloatArray:
+        """x(t)."""
+        segment = self._segment(t)
+        if segment is None:
+            return self.frame.tokens(np.array([t]), self.state(t)[None])[0][self.inverse]
+        return segment.tokens(t)[self.inverse]
+
+    def rescaled(self, t: float) -> FloatArray:
+        """z(t)."""
+        segment = self._segment(t)
+        if segment is None:
+            return self.frame.rescaled(np.array([t]), self.state(t)[None])[0][self.inverse]
+        return segment.rescaled(t)[self.inverse]
+
+    def attention(self, t: float) -> FloatArray:
+        """P(t)."""
+        segment = self._segment(t)
+        p = self.frame.attention(t, self.state(t)) if segment is None else segment.attention(t)
+        return spread(p, self.inverse, self.counts)
+
+
+def spread(p: FloatArray, inverse: np.ndarray, counts: FloatArray) -> FloatArray:
+    """Attention among distinct tokens, written out for all: equal tokens share equally."""
+    return (p / counts)[np.ix_(inverse, inverse)]
+
+
+@dataclass
+class _Outcome:
+    path: _Path
+    cascade: Cascade | None
+    modes: Modes
+    inverse: np.ndarray
+    counts: FloatArray
+    reason: str
+
+
+def follow(
+    system: SelfAttention,
+    tokens: FloatArray,
+    t_final: float,
+    rtol: float,
+    max_steps: int,
+    max_falls: int,
+    report: Any = lambda t, t_final: None,
+) -> _Outcome:
+    """Integrate until attention is 0/1, then follow the leaders; stop at t_final or certified."""
+    distinct, inverse, counts = np.unique(tokens, axis=0, return_inverse=True, return_counts=True)
+    inverse, counts = inverse.ravel(), counts.astype(float)
+    frame = Frame(system, distinct)
+    if counts.max() > 1:
+        frame.log_counts = np.log(counts)
+    modes = Modes(system, frame)
+    least = BOOLEAN_GAP + float(np.log(len(tokens)))
+    watch = _Watch(frame, modes, least, frame.start(distinct), rtol, t_final)
+    stop = watch if not modes.defect and modes.rate > 0.0 else None
+    horizon = min(t_final, 60.0 / modes.rate if modes.rate > 0.0 else 30.0 / modes.size)
+    first = _march(
+        frame, frame.start(distinct), horizon, rtol, 0.01 * rtol, "DOP853", max_steps, report, stop
+    )
+    cascade = None
+    reason = modes.defect or watch.reason
+    if watch.found is not None:
+        cascade = run(watch.found, least, np.log(counts), t_final, max_falls)
+        reason = cascade.reason
+    elif not modes.rate > 0.0:
+        reason = "V expands no direction: there are no leaders"
+    elif not reason:
+        reason = {
+            "finished": "attention did not become 0/1 with leaders that lead themselves",
+            "precision": "float64 was exhausted before attention was 0/1 (a tie)",
+        }.get(first.status, first.message)
+    path = _Path(frame, first, cascade, inverse, counts)
+    return _Outcome(path, cascade, modes, inverse, counts, reason)
+
+
+class _Watch:
+    """Looks, after each step, whether the follower law can take over; keeps what it found."""
+
+    def __init__(
+        self,
+        frame: Frame,
+        modes: Modes,
+        least: float,
+        start: FloatArray,
+        rtol: float,
+        t_final: float,
+    ) -> None:
+        self.frame, self.modes, self.least = frame, modes, least
+        self.start, self.rtol, self.t_final = start, rtol, t_final
+        self.rough: Any = None
+        self.found: Following | None = None
+        self.reason = ""
+        self.ready_at = 0.0
+
+    def __call__(self, t: float, state: FloatArray) -> bool:
+        if t < self.ready_at:
+            return False
+        leader_of = first_leaders(self.frame, t, state, self.least)
+        if leader_of is None:
+            return False
+        plain = following(self.frame, self.modes, t, state, leader_of)
+        if not self._worth(plain):
+            return False
+        rough = following(self.frame, self.modes, t, self._rough_state(t), leader_of)
+        candidate = with_radii(plain, rough, 0.1)
+        if self._worth(candidate):
+            self.found = candidate
+            return True
+        self.reason = "the state is not known well enough (a tie within the integration error)"
+        return False
+
+    def _worth(self, state: Following) -> bool:
+        """Certified, or certified but for pairs whose gaps close much later."""
+        ok, g, gap, _growth = judge(state, self.least)
+        if ok.all():
+            return True
+        if (gap < self.least).any():
+            return False
+        rest = g.pick(np.flatnonzero(~ok))
+        zeros = rest.first_zeros(1e9)
+        if not np.isfinite(zeros).any():
+            return False
+        wait = float(zeros.min())
+        if self.modes.rate * wait < 2.0 and self.modes.rate * state.time < 6.0:
+            self.ready_at = state.time + 0.9 * wait
+            return False
+        return True
+
+    def _rough_state(self, t: float) -> FloatArray:
+        """State of a second run: data perturbed and tolerances a hundred times rougher."""
+        shape = self.start.shape
+        if self.rough is None:
+            rtol = 100.0 * self.rtol
+            signs = np.random.default_rng(shape[0]).choice([-1.0, 1.0], size=shape)
+            size = float(np.abs(self.start).max()) or 1.0
+            self.rough = scipy.integrate.DOP853(
+                lambda s, flat: self.frame.velocity(s, flat.reshape(shape)).reshape(-1),
+                0.0,
+                (self.start * (1.0 + rtol * signs)).reshape(-1),
+                1e9,
+                rtol=rtol,
+                atol=0.01 * rtol * size,
+                max_step=max(0.5 * t, 1e-300),
+            )
+        while self.rough.status == "running" and self.rough.t < t:
+            self.rough.step()
+        if self.rough.t == 0.0:
+            return self.start
+        return self.rough.dense_output()(t).reshape(shape)
+
+
+def limit(
+    system: SelfAttention,
+    tokens: ArrayLike,
+    *,
+    rtol: float = 1e-11,
+    max_steps: int = 20_000,
+    max_falls: int = 1000,
+) -> Limit:
+    """The limit at t = infinity of dx_i/dt = sum_j P_ij V x_j, with a certificate.
+
+    Integrates until attention is 0/1 and the follower law provably holds for ever (book: *How the
+    numbers are made*); on the way leaders may fall one by one, and are followed in closed form.
+
+    Parameters
+    ----------
+    system : SelfAttention
+    tokens : (n, d) array
+        Initial tokens.
+    rtol : float
+        Tolerance of the integration before closed forms take over.
+    max_steps, max_falls : int
+        Budgets.
+
+    Returns
+    -------
+    Limit
+        Certified, or with the reason why not and the best available picture.
+
+    Examples
+    --------
+    >>> where = limit(SelfAttention(1, 1, 1), [[-0.5], [0.5]])
+    >>> where.certified, round(float(where.points[1, 0]), 9)
+    (True, 0.187376768)
+    """
+    if not isinstance(system, SelfAttention):
+        raise TypeError(f"system must be a SelfAttention: got {type(system).__name__}.")
+    start = as_tokens(tokens, system.d)
+    rtol = as_number("rtol", rtol, above=0.0)
+    max_steps = as_count("max_steps", max_steps, at_least=1)
+    max_falls = as_count("max_falls", max_falls, at_least=0)
+    lam = collapse_rate(system)
+    if lam is not None:
+        return _collapsed(system, start, expand(system, start, lam, rtol))
+    outcome = follow(system, start, np.inf, rtol, max_steps, max_falls)
+    if outcome.cascade is None:
+        return _picture(system, outcome)
+    return _certified(system, outcome, outcome.cascade)
+
+
+def _certified(system: SelfAttention, outcome: _Outcome, cascade: Cascade) -> Limit:
+    state, modes, inverse = cascade.state, outcome.modes, outcome.inverse
+    first_of = _first_occurrence(inverse)
+    points, rest = state.limit_modes()
+    right, unit = modes.right, 2.0**modes.exponent
+    p = np.zeros((len(state.pi), len(state.pi)))
+    p[np.arange(len(p)), state.leader_of] = 1.0
+    z = (points @ right.T).real[inverse] * unit
+    leader_of = first_of[state.leader_of][inverse]  # of equal tokens the first stands for all
+    leaders = np.unique(leader_of)
+    size = np.abs(right)
+    error = float((size[:, modes.expanding] @ state.eps[modes.expanding]).max(initial=0.0)) * unit
+    radius = state.eps_offset * np.exp(np.minimum(state.tau, 690.0))[:, None]
+    rest_error = (radius[:, ~modes.expanding] @ size[:, ~modes.expanding].T).max(
+        axis=1, initial=0.0
+    )
+    shape = _shape_in(modes, z, leaders, leader_of)
+    verified = cascade.certified and len(leaders) <= 3 and _good_lead(modes)
+    return Limit(
+        system=system,
+        certified=cascade.certified,
+        time=cascade.time,
+        reason=cascade.reason,
+        leaders=leaders,
+        leader_of=leader_of,
+        attention=spread(p, inverse, outcome.counts),
+        points=z,
+        rest=(rest @ right.T).real[inverse] * unit,
+        rates=modes.values,
+        modes=points[inverse] * unit,
+        error=error,
+        falls=tuple(cascade.falls),
+        shape=shape,
+        codimension=int(modes.expanding.sum()) if verified else None,
+        rest_error=rest_error[inverse] * unit,
+        _path=outcome.path,
+    )
+
+
+def _shape_in(modes: Modes, z: FloatArray, leaders: np.ndarray, leader_of: np.ndarray) -> Shape:
+    """The shape of a limit: its points are leaders, free in the directions V does not expand."""
+    index = {int(leader): k for k, leader in enumerate(leaders)}
+    label = np.array([index[int(leader)] for leader in leader_of])
+    expanding, d = int(modes.expanding.sum()), modes.d
+    leading = int((np.abs(modes.values - modes.values[0]) <= 1e-13 * modes.size).sum())
+    centres = z[leaders]
+    free = np.linalg.svd(modes.left[modes.expanding].conj(), full_matrices=True)[2][expanding:]
+    free = _real_basis(free, d - expanding)
+    if expanding == d:
+        kind = "point" if len(leaders) == 1 else "polytope"
+        if len(leaders) > 1 and np.linalg.matrix_rank(centres - centres[0], tol=1e-9) == 1:
+            kind = "points on a line"
+    elif expanding == 1:
+        kind = "parallel hyperplanes"
+    else:
+        kind = "polytope x subspace" if leading == expanding else "parallel subspaces"
+    size = float(np.ptp(z, axis=0).max()) or float(np.abs(z).max()) or 1.0
+    return Shape(kind, centres, label, free, hull_vertices(centres), 0.0, 0.0, size)
+
+
+def _real_basis(rows: np.ndarray, count: int) -> FloatArray:
+    """Orthonormal real rows spanning the same space (which is closed under conjugation)."""
+    both = np.vstack([rows.real, rows.imag])
+    return np.linalg.svd(both, full_matrices=True)[2][:count]
+
+
+def _collapsed(system: SelfAttention, tokens: FloatArray, asymptotics: Collapse) -> Limit:
+    """V = -lam I: everything goes to the origin, by the theorem; how is in the asymptotics."""
+    n, d = tokens.shape
+    zero = np.zeros((n, d))
+    path = asymptotics.trajectory
+    return Limit(
+        system=system,
+        certified=True,
+        time=0.0,
+        reason="",
+        leaders=np.empty(0, dtype=int),
+        leader_of=np.full(n, -1),
+        attention=np.full((n, n), 1.0 / n),
+        points=zero,
+        rest=zero.copy(),
+        rates=np.diagonal(system.V).copy(),
+        modes=zero.copy(),
+        error=0.0,
+        falls=(),
+        shape=shape_of(zero),
+        codimension=None,
+        rest_error=np.zeros(n),
+        asymptotics=asymptotics,
+        _path=path,
+    )
+
+
+def _good_lead(modes: Modes) -> bool:
+    """Leading eigenvalue real, positive, simple, largest in modulus, and <Q phi, K phi> > 0."""
+    lam = modes.values
+    others = np.abs(lam[1:])
+    simple = lam[0].imag == 0 and lam[0].real > others.max(initial=0.0) * (1 + 1e-12)
+    return bool(simple and modes.form[0, 0].real > 0)
+
+
+def _first_occurrence(inverse: np.ndarray) -> np.ndarray:
+    first = np.empty(inverse.max() + 1, dtype=int)
+    for index in range(len(inverse) - 1, -1, -1):
+        first[inverse[index]] = index
+    return first
+
+
+def _picture(system: SelfAttention, outcome: _Outcome) -> Limit:
+    """Not certified: what the last integrated state looks like."""
+    path, modes = outcome.path, outcome.modes
+    t = float(path.first.knots[-1])
+    state = path.first.states[-1]
+    split = path.frame.split
+    shown = state.copy()
+    shown[:, split:] = 0.0
+    z = np.ldexp(shown @ path.frame.basis.T, modes.exponent)[outcome.inverse]
+    p = path.attention(t)
+    best = p.argmax(axis=1)
+    sure = p[np.arange(len(p)), best] * outcome.counts[outcome.inverse][best] > 0.99
+    leader_of = np.where(sure, best, -1)
+    leaders = np.flatnonzero(leader_of == np.arange(len(p)))
+    return Limit(
+        system=system,
+        certified=False,
+        time=t,
+        reason=outcome.reason,
+        leaders=leaders,
+        leader_of=leader_of,
+        attention=p,
+        points=z,
+        rest=np.full_like(z, np.nan),
+        rates=modes.values,
+        modes=z @ modes.left.T,
+        error=float("inf"),
+        falls=(),
+        shape=shape_of(z),
+        codimension=None,
+        rest_error=np.full(len(z), np.inf),
+        _path=path,
+    )
