@@ -10,7 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from . import plotting, tokens
+    from . import tokens
     from .dynamics import Dynamics, SelfAttention
     from .integration import PrecisionWarning, Trajectory, integrate, layers
     from .limits import Limit, limit

@@ -83,7 +83,7 @@ class Cascade:
 
 
 def first_leaders(frame: Frame, t: float, state: FloatArray, least: float) -> np.ndarray | None:
-    """Leaders at time t if attention is 0/1 (gaps of at least `least`) and leaders lead themselves."""
+    """Leaders if attention is 0/1 (gaps of at least `least`) and leaders lead themselves."""
     queries, keys, factor = frame.heads(t, state)
     scores = queries @ keys.T
     n = len(scores)
@@ -130,7 +130,7 @@ def following(
 
 
 def with_radii(state: Following, other: Following, share: float) -> Following:
-    """The state with radii from a second, rougher run: its difference times `share`, and rounding."""
+    """The state with radii: `share` of its difference to a rougher run, and rounding."""
     lam = state.modes.values.real
     eps = share * np.abs(state.pi - other.pi).max(axis=0)
     eps = eps + 16.0 * EPS * state.modes.condition * np.abs(state.pi).max(axis=0)
@@ -221,7 +221,7 @@ def _soft(state: Following, pairs: Gaps) -> np.ndarray:
 
 
 def _wait(state: Following, pairs: Gaps, least: float) -> Following | None:
-    """A later time at which more pairs are certified: those that have just switched, or are soft."""
+    """A later time at which the pairs, just switched or soft, are certified; or None."""
     rate = state.modes.rate
     start = max(state.time, _SHARP / rate)
     for pause in (_MOMENT, 0.3, 1.0, 3.0, 10.0, 30.0):
@@ -484,7 +484,7 @@ def _through(
 
 
 def _rough(window: _Window, y0: FloatArray, end: float) -> Following | None:
-    """The same window from a start ten radii away, at a rougher tolerance: a tenth is the radius."""
+    """The same window from ten radii away, at a rougher tolerance: a tenth is the radius."""
     state = window.state
     rng = np.random.default_rng(len(y0))
     modes, count = window.modes, len(window.leaders)

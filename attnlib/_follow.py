@@ -151,7 +151,7 @@ class Following:
         return softmax(scores, axis=1)
 
     def limit_modes(self) -> tuple[np.ndarray, np.ndarray]:
-        """Limits of z in the expanding modes; limits of x in the others (offset plus stationary)."""
+        """Limits of z in the expanding modes; limits of x in the others."""
         expanding = self.modes.expanding
         with np.errstate(over="ignore"):
             offset = self.offset * np.exp(self.tau)[:, None]
@@ -332,7 +332,8 @@ def gaps(state: Following, pairs: tuple[np.ndarray, np.ndarray], t0: float | Non
 def drift(state: Following, gap: FloatArray, growth: FloatArray, g: Gaps) -> float:
     """Bound on how far leaders can still move from the frozen flow, in units of pi, per mode.
 
-    |d eps_a/ds| <= |lam_a| sum_j P_lj (|pi_j - pi_l|_a + e^{-lam_a t}|o_j|_a), P_lj <= e^{-G - r s}.
+    |d eps_a/ds| <= |lam_a| sum_j P_lj (|pi_j - pi_l|_a + e^{-lam_a t}|o_j|_a), and
+    P_lj <= e^{-G - r s}.
     """
     modes = state.modes
     lam = modes.values.real
@@ -361,7 +362,7 @@ def regroup(
         old, new = state.leader_of[i], leader_of[i]
         if old == new:
             continue
-        # x_i - x_new = (o_i - o_new) + e^{tV}(pi_old - pi_new); the last part vanishes within a cluster
+        # x_i - x_new = (o_i - o_new) + e^{tV}(pi_old - pi_new), the last 0 within a cluster
         base = state.leader_of[new]
         apart = (state.pi[old] - state.pi[base]) if base != old else np.zeros(modes.d)
         logs = [state.tau[i], state.tau[new]]

@@ -123,7 +123,7 @@ def rounding_noise(
 
 
 def exponent(array: FloatArray) -> int:
-    """The binary exponent of the largest entry, 0 for zeros: ldexp(array, -exponent) is of size 1."""
+    """Binary exponent of the largest entry (0 for zeros): ldexp(array, -exponent) is of size 1."""
     return int(np.frexp(max(array.max(), -array.min()))[1])
 
 

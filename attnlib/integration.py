@@ -409,8 +409,8 @@ _STEP = (
     "rtol, method='LSODA' or 'Radau', or a shorter t_final."
 )
 _MAX_STEPS = (
-    "The budget of {} steps does not suffice: stopped at t = {:.6g} of {:g}. Try a larger max_steps, a larger "
-    "rtol, or method='LSODA' if the problem is stiff."
+    "The budget of {} steps does not suffice: stopped at t = {:.6g} of {:g}. Try a "
+    "larger max_steps, a larger rtol, or method='LSODA' if the problem is stiff."
 )
 
 

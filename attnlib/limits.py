@@ -116,7 +116,8 @@ class Limit:
             else f"not certified: {self.reason}"
         )
         falls = f", {len(self.falls)} falls" if self.falls else ""
-        return f"Limit: {self.shape}; {len(self.leaders)} leader{'s' * (len(self.leaders) != 1)}{falls}; {verdict}"
+        leaders = f"{len(self.leaders)} leader{'' if len(self.leaders) == 1 else 's'}"
+        return f"Limit: {self.shape}; {leaders}{falls}; {verdict}"
 
 
 class _Path:
