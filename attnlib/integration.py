@@ -4,51 +4,22 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-import scipy.integrate
 from numpy.typing import ArrayLike
 
 from ._check import FloatArray, as_count, as_number, as_real_array, as_times, as_tokens
 from ._frame import Frame, LayerFrame, PlainFrame
+from ._march import METHODS, NOISE_LIMIT, PRECISION, Progress, Run, Statistics, march
+from ._path import Path, follow
 from .dynamics import Dynamics, SelfAttention
-
-#: scipy's integrators, by the names scipy gives them.
-METHODS = ("DOP853", "RK45", "RK23", "LSODA", "Radau", "BDF")
-
-Progress = Callable[[float, float], object]
 
 
 class PrecisionWarning(UserWarning):
     """A trajectory ends before its final time, because float64 or a budget is exhausted."""
-
-
-@dataclass(frozen=True)
-class Statistics:
-    """What a run cost and how good it is.
-
-    Attributes
-    ----------
-    steps, evaluations : int
-        Accepted steps; evaluations of the velocity.
-    smallest_step, largest_step : float
-        In units of depth.
-    rtol, atol : float
-        Tolerances on each step's error; atol in units of the largest initial coordinate.
-    rounding : float
-        Estimated relative error that rounding of the scores has brought, summed over the run.
-    """
-
-    steps: int = 0
-    evaluations: int = 0
-    smallest_step: float = 0.0
-    largest_step: float = 0.0
-    rtol: float = 0.0
-    atol: float = 0.0
-    rounding: float = 0.0
 
 
 @dataclass(eq=False)
@@ -78,11 +49,8 @@ class Trajectory:
     status: str
     message: str
     statistics: Statistics
-    _frame: Any = field(repr=False)
-    _states: FloatArray = field(repr=False)
-    _pieces: list[Any] = field(repr=False)
-    _knots: FloatArray = field(repr=False)
-    _rerun: Callable[..., Trajectory] | None = field(default=None, repr=False)
+    _path: Any = field(repr=False)
+    _rerun: Callable[[float], Trajectory] | None = field(default=None, repr=False)
 
     @property
     def success(self) -> bool:
@@ -92,38 +60,44 @@ class Trajectory:
     @property
     def n(self) -> int:
         """Number of tokens."""
-        return self._states.shape[1]
+        return len(self._path.inverse)
 
     @property
     def d(self) -> int:
         """Dimension."""
-        return self._states.shape[2]
+        return self._path.first.states.shape[2]
+
+    @property
+    def closed_form_from(self) -> float:
+        """Depth from which the follower law gives the tokens in closed form; inf if nowhere."""
+        path = self._path
+        return float(path.first.knots[-1]) if path.cascade is not None else float("inf")
 
     @cached_property
     def tokens(self) -> FloatArray:
         """Original coordinates x at `times`, shape (m, n, d)."""
-        return self._frame.tokens(self.times, self._states)
+        return np.array([self._path.tokens(float(t)) for t in self.times])
 
     @cached_property
     def rescaled(self) -> FloatArray:
         """Rescaled coordinates z = e^{-tV} x at `times`, shape (m, n, d)."""
-        return self._frame.rescaled(self.times, self._states)
+        return np.array([self._path.rescaled(float(t)) for t in self.times])
 
     def at(self, t: ArrayLike) -> FloatArray:
         """Original coordinates at depth t: (n, d) for a number, (m, n, d) for m depths."""
-        return self._evaluate(t, self._frame.tokens)
+        return self._evaluate(t, self._path.tokens)
 
     def rescaled_at(self, t: ArrayLike) -> FloatArray:
         """Rescaled coordinates at depth t: (n, d) for a number, (m, n, d) for m depths."""
-        return self._evaluate(t, self._frame.rescaled)
+        return self._evaluate(t, self._path.rescaled)
 
     def attention(self, t: float) -> FloatArray:
         """Attention matrix P(t), shape (n, n), equation (1.2)."""
         flat, _ = as_times("t", as_number("t", t), self.times[0], self.times[-1])
-        return self._frame.attention(float(flat[0]), self._states_at(flat)[0])
+        return self._path.attention(float(flat[0]))
 
     def global_error(self) -> float:
-        """Estimate of the error at the last time, relative to the largest coordinate.
+        """Estimate of the error of z at the last time, relative to the largest coordinate.
 
         Runs again with tolerances twenty times tighter and compares: the true error of this run if
         the second is much better. Not a bound: where solutions separate fast, believe it less.
@@ -131,48 +105,17 @@ class Trajectory:
         if self._rerun is None or len(self.times) < 2:
             return 0.0
         other = self._rerun(float(self.times[-1]))
-        end = min(self.times[-1], other.times[-1])
-        mine, theirs = self._states_at(np.array([end])), other._states_at(np.array([end]))
-        return float(np.abs(mine - theirs).max() / (np.abs(theirs).max() or 1.0))
+        end = float(min(self.times[-1], other.times[-1]))
+        try:
+            mine, theirs = self.rescaled_at(end), other.rescaled_at(end)
+        except TypeError:  # no V to rescale with
+            mine, theirs = self.at(end), other.at(end)
+        size = float(np.abs(theirs[np.isfinite(theirs)]).max(initial=0.0)) or 1.0
+        return float(np.nanmax(np.abs(mine - theirs)) / size)
 
-    def _evaluate(self, t: ArrayLike, convert: Callable[..., FloatArray]) -> FloatArray:
+    def _evaluate(self, t: ArrayLike, convert: Callable[[float], FloatArray]) -> FloatArray:
         flat, single = as_times("t", t, self.times[0], self.times[-1])
-        out = convert(flat, self._states_at(flat))
-        return out[0] if single else out
-
-    def _states_at(self, t: FloatArray) -> FloatArray:
-        shape = self._states.shape[1:]
-        if not self._pieces:
-            return np.repeat(self._states[:1], len(t), axis=0)
-        piece = np.clip(np.searchsorted(self._knots, t, side="right") - 1, 0, len(self._pieces) - 1)
-        out = np.empty((len(t), *shape))
-        for index, (k, time) in enumerate(zip(piece, t, strict=True)):
-            out[index] = self._pieces[k](time).reshape(shape)
-        return out
-
-
-class LayerTrajectory(Trajectory):
-    """Tokens through discrete layers; between two layers x and z are interpolated linearly."""
-
-    def attention(self, t: float) -> FloatArray:
-        """Attention matrix of the layer that starts at or before depth t."""
-        flat, _ = as_times("t", as_number("t", t), self.times[0], self.times[-1])
-        k, _weight = self._place(flat)
-        return self._frame.attention(float(self.times[k[0]]), self._states[k[0]])
-
-    def _place(self, t: FloatArray) -> tuple[Any, FloatArray]:
-        position = t / self._frame.step
-        k = np.clip(np.floor(position + 1e-9).astype(int), 0, len(self._states) - 1)
-        return k, np.clip(position - k, 0.0, 1.0)
-
-    def _evaluate(self, t: ArrayLike, convert: Callable[..., FloatArray]) -> FloatArray:
-        flat, single = as_times("t", t, self.times[0], self.times[-1])
-        k, weight = self._place(flat)
-        after = np.minimum(k + 1, len(self._states) - 1)
-        low = convert(self.times[k], self._states[k])
-        high = convert(self.times[after], self._states[after])
-        inside = weight[:, None, None] > 1e-9
-        out = np.where(inside, low + weight[:, None, None] * (high - low), low)
+        out = np.array([convert(float(time)) for time in flat])
         return out[0] if single else out
 
 
@@ -245,9 +188,8 @@ def integrate(
         raise ValueError(f"method must be one of {', '.join(METHODS)}: got {method!r}.")
     kept = None if times is None else _increasing(times, t_final)
 
-    frame: Any = Frame(system, start) if isinstance(system, SelfAttention) else PlainFrame(system)
     report = _reporter(progress)
-    run = _march(frame, frame.start(start), t_final, rtol, unit_atol, method, max_steps, report)
+    path, run = _run(system, start, t_final, rtol, unit_atol, method, max_steps, report)
     if run.status != "finished":
         warnings.warn(run.message, PrecisionWarning, stacklevel=2)
 
@@ -259,159 +201,50 @@ def integrate(
                 system, start, end, rtol=tighter, atol=unit_atol / 20.0, max_steps=10 * max_steps
             )
 
-    path = Trajectory(
+    end = min(path.end, t_final)
+    return Trajectory(
         system=system,
-        times=run.knots,
+        times=_kept(path, end) if kept is None else kept[kept <= end],
         status=run.status,
         message=run.message,
         statistics=run.statistics,
-        _frame=frame,
-        _states=run.states,
-        _pieces=run.pieces,
-        _knots=run.knots,
+        _path=path,
         _rerun=rerun,
     )
-    if kept is not None:
-        path.times = kept[kept <= run.knots[-1]]
-        path._states = path._states_at(path.times)
-    return path
 
 
-def _hopeless(knots: list[float], t_final: float, max_steps: int) -> bool:
-    """Whether at the pace of the last 500 steps the budget would have to be ten times larger."""
-    taken = len(knots) - 1
-    if taken == 0 or taken % 500:
-        return False
-    pace = (knots[-1] - knots[-501]) / 500
-    return t_final - knots[-1] > 10 * pace * (max_steps - taken)
-
-
-class _Piece:
-    """Dense output of one step, made when it is first asked for.
-
-    A one-step method is asked to take the very same step again, through scipy's public interface;
-    a multistep method is asked at once, while it still has its history.
-    """
-
-    def __init__(
-        self,
-        solver: Any,
-        before: float,
-        now: float,
-        velocity: Callable[[float, FloatArray], FloatArray],
-        state: FloatArray,
-    ) -> None:
-        self.method, self.before, self.now = type(solver), before, now
-        self.velocity, self.state = velocity, state
-        one_step = issubclass(self.method, _EXPLICIT)
-        self.output = None if one_step else solver.dense_output()
-
-    def __call__(self, t: float) -> FloatArray:
-        if self.output is None:
-            solver = self.method(
-                self.velocity,
-                self.before,
-                self.state.reshape(-1),
-                self.now,
-                first_step=self.now - self.before,
-                rtol=1.0,
-                atol=np.inf,
-            )
-            solver.step()
-            self.output = solver.dense_output()
-        return self.output(t)
-
-
-_EXPLICIT = (scipy.integrate.DOP853, scipy.integrate.RK45, scipy.integrate.RK23)
-
-
-@dataclass
-class _Run:
-    knots: FloatArray
-    states: FloatArray
-    pieces: list[Any]
-    status: str
-    message: str
-    statistics: Statistics
-
-
-def _march(
-    frame: Any,
-    state: FloatArray,
+def _run(
+    system: Dynamics,
+    start: FloatArray,
     t_final: float,
     rtol: float,
-    unit_atol: float,
+    atol: float,
     method: str,
     max_steps: int,
     report: Progress,
-    stop: Callable[[float, FloatArray], bool] | None = None,
-) -> _Run:
-    """Step scipy's integrator to t_final, watching what rounding does."""
-    shape = state.shape
-    scale = float(np.abs(state).max()) or 1.0
-
-    def velocity(t: float, flat: FloatArray) -> FloatArray:
-        return frame.velocity(t, flat.reshape(shape)).reshape(-1)
-
-    knots, states, pieces = [0.0], [state], []
-    rounding, evaluations = 0.0, 0
-    status, message = "finished", f"Reached t = {t_final:g}."
-    if t_final > 0.0:
-        solver = getattr(scipy.integrate, method)(
-            velocity, 0.0, state.reshape(-1), t_final, rtol=rtol, atol=unit_atol * scale
-        )
-        while solver.status == "running":
-            if len(pieces) == max_steps or _hopeless(knots, t_final, max_steps):
-                status, message = "max_steps", _MAX_STEPS.format(max_steps, knots[-1], t_final)
-                break
-            failure = solver.step()
-            now = float(solver.t)
-            if solver.status == "failed" or not np.isfinite(solver.y).all():
-                status, message = "step", _STEP.format(knots[-1], t_final, failure or "overflow")
-                break
-            current = solver.y.reshape(shape)
-            noise = frame.noise(now, current)
-            if noise > _NOISE_LIMIT:
-                status, message = "precision", _PRECISION.format(knots[-1], t_final)
-                break
-            rounding += noise * (now - knots[-1])
-            pieces.append(_Piece(solver, knots[-1], now, velocity, states[-1]))
-            knots.append(now)
-            states.append(current.copy())
-            report(now, t_final)
-            if stop is not None and stop(now, states[-1]):
-                status, message = "stopped", f"Stopped as asked at t = {now:g}."
-                break
-        evaluations = int(solver.nfev)
-    steps = np.diff(knots)
-    statistics = Statistics(
-        steps=len(pieces),
-        evaluations=evaluations,
-        smallest_step=float(steps.min(initial=np.inf)) if len(steps) else 0.0,
-        largest_step=float(steps.max(initial=0.0)),
-        rtol=rtol,
-        atol=unit_atol,
-        rounding=rounding,
-    )
-    return _Run(np.array(knots), np.array(states), pieces, status, message, statistics)
+) -> tuple[Path, Run]:
+    """Integrate, in closed form where most of a long way can be gone so."""
+    if isinstance(system, SelfAttention) and method == "DOP853":
+        outcome = follow(system, start, t_final, rtol, max_steps, 1000, report, atol)
+        path, run = outcome.path, outcome.path.first
+        if outcome.cascade is None:
+            return path, run
+        if path.end >= t_final:
+            message = f"Reached t = {t_final:g}, from t = {run.knots[-1]:g} on in closed form."
+            report(t_final, t_final)
+            return path, replace(run, status="finished", message=message)
+    frame: Any = Frame(system, start) if isinstance(system, SelfAttention) else PlainFrame(system)
+    run = march(frame, frame.start(start), t_final, rtol, atol, method, max_steps, report)
+    return Path(frame, run), run
 
 
-#: Relative error of the velocity beyond which a run stops rather than go wrong.
-_NOISE_LIMIT = 1e-9
-
-_PRECISION = (
-    "Stopped at t = {:.6g} of {:g}: from here on float64 cannot tell leaders from followers while "
-    "other directions still move, and the result would be wrong. Use limit(system, tokens) for "
-    "what becomes of the tokens, or a shorter t_final."
-)
-_STEP = (
-    "Stopped at t = {:.6g} of {:g}: the integrator found no acceptable step ({}). Try a larger "
-    "rtol, method='LSODA' or 'Radau', or a shorter t_final."
-)
-_MAX_STEPS = (
-    "The budget of {} steps does not suffice: stopped at t = {:.6g} of {:g}. Try a "
-    "larger max_steps, a larger rtol, or method='LSODA' if the problem is stiff."
-)
+def _kept(path: Path, end: float) -> FloatArray:
+    """The steps taken, and after them as many depths as a curve needs."""
+    knots = path.first.knots
+    if path.cascade is None or end <= knots[-1]:
+        return knots[knots <= end]
+    falls = [segment.start for segment in path.cascade.segments if knots[-1] < segment.start < end]
+    return np.unique([*knots, *falls, *np.linspace(knots[-1], end, 101)])
 
 
 def layers(system: SelfAttention, tokens: ArrayLike, depth: int, step: float) -> Trajectory:
@@ -449,24 +282,50 @@ def layers(system: SelfAttention, tokens: ArrayLike, depth: int, step: float) ->
     status, message = "finished", f"Passed {depth} layers."
     for k in range(depth):
         state = frame.advance(k, states[-1])
-        if not np.isfinite(state).all() or frame.noise((k + 1) * step, state) > _NOISE_LIMIT:
-            status, message = "precision", _PRECISION.format(k * step, depth * step)
+        if not np.isfinite(state).all() or frame.noise((k + 1) * step, state) > NOISE_LIMIT:
+            status, message = "precision", PRECISION.format(k * step, depth * step)
             warnings.warn(message, PrecisionWarning, stacklevel=2)
             break
         states.append(state)
-    knots = step * np.arange(len(states))
     count = len(states) - 1
-    return LayerTrajectory(
+    statistics = Statistics(count, count, step if count else 0.0, step if count else 0.0)
+    knots = step * np.arange(count + 1)
+    run = Run(knots, np.array(states), [], status, message, statistics)
+    return Trajectory(
         system=system,
         times=knots,
         status=status,
         message=message,
-        statistics=Statistics(count, count, step, step),
-        _frame=frame,
-        _states=np.array(states),
-        _pieces=[],
-        _knots=knots,
+        statistics=statistics,
+        _path=_LayerPath(frame, run),
     )
+
+
+class _LayerPath(Path):
+    """Between two layers x and z are linear, as Euler steps are; each layer has one attention."""
+
+    def _between(self, t: float, convert: Callable[[FloatArray, FloatArray], FloatArray]) -> Any:
+        knots, states = self.first.knots, self.first.states
+        position = t / self.frame.step
+        k = min(int(position + 1e-9), len(knots) - 1)
+        weight = position - k
+        if weight <= 1e-9 or k + 1 == len(knots):
+            return convert(knots[k : k + 1], states[k : k + 1])[0]
+        low, high = convert(knots[k : k + 2], states[k : k + 2])
+        return low + weight * (high - low)
+
+    def tokens(self, t: float) -> FloatArray:
+        """x(t)."""
+        return self._between(t, self.frame.tokens)
+
+    def rescaled(self, t: float) -> FloatArray:
+        """z(t)."""
+        return self._between(t, self.frame.rescaled)
+
+    def attention(self, t: float) -> FloatArray:
+        """P of the layer that starts at or before t."""
+        k = min(int(t / self.frame.step + 1e-9), len(self.first.knots) - 1)
+        return self.frame.attention(float(self.first.knots[k]), self.first.states[k])
 
 
 def _is_dynamics(system: object) -> bool:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-import scipy.integrate
 from numpy.typing import ArrayLike
 
-from ._cascade import Cascade, Fall, first_leaders, following, judge, run, with_radii
+from ._cascade import Cascade, Fall
 from ._check import FloatArray, as_count, as_number, as_times, as_tokens
 from ._collapse import Collapse, collapse_rate, expand
-from ._follow import BOOLEAN_GAP, Following, Modes
-from ._frame import Frame
+from ._follow import Modes
+from ._path import Outcome, Path, follow, spread
 from .dynamics import SelfAttention
-from .integration import Trajectory, _march, _Run
+from .integration import Trajectory
 from .shapes import Shape, hull_vertices, shape_of
 
 
@@ -82,7 +80,7 @@ class Limit:
     codimension: int | None
     rest_error: FloatArray
     asymptotics: Collapse | None = None
-    _path: _Path | Trajectory | None = field(default=None, repr=False)
+    _path: Path | Trajectory | None = field(default=None, repr=False)
 
     def at(self, t: ArrayLike) -> FloatArray:
         """Original coordinates at any depth up to the end of what is known (certified: any)."""
@@ -96,7 +94,7 @@ class Limit:
         """Attention matrix at any depth."""
         return self._known().attention(as_number("t", t, at_least=0.0))
 
-    def _known(self) -> _Path | Trajectory:
+    def _known(self) -> Path | Trajectory:
         if self._path is None:
             raise ValueError("this limit holds no trajectory: integrate(system, tokens, t) has it.")
         return self._path
@@ -118,184 +116,6 @@ class Limit:
         falls = f", {len(self.falls)} falls" if self.falls else ""
         leaders = f"{len(self.leaders)} leader{'' if len(self.leaders) == 1 else 's'}"
         return f"Limit: {self.shape}; {leaders}{falls}; {verdict}"
-
-
-class _Path:
-    """A whole trajectory: integration, then segments in closed form; on the given tokens."""
-
-    def __init__(
-        self, frame: Frame, first: _Run, cascade: Cascade | None, inverse: np.ndarray, counts: Any
-    ) -> None:
-        self.frame, self.first, self.cascade = frame, first, cascade
-        self.inverse, self.counts = inverse, counts
-        segments = cascade.segments if cascade else []
-        self.end = float(segments[-1].stop) if segments else float(first.knots[-1])
-
-    def state(self, t: float) -> FloatArray:
-        """State of the first phase."""
-        if not self.first.pieces:
-            return self.first.states[0]
-        k = int(np.searchsorted(self.first.knots, t, side="right")) - 1
-        piece = self.first.pieces[min(max(k, 0), len(self.first.pieces) - 1)]
-        return piece(t).reshape(self.first.states[0].shape)
-
-    def _segment(self, t: float) -> Any:
-        if self.cascade is None or t < self.first.knots[-1]:
-            return None
-        for segment in self.cascade.segments:
-            if t <= segment.stop:
-                return segment
-        return self.cascade.segments[-1] if self.cascade.segments else None
-
-    def tokens(self, t: float) -> FloatArray:
-        """x(t)."""
-        segment = self._segment(t)
-        if segment is None:
-            return self.frame.tokens(np.array([t]), self.state(t)[None])[0][self.inverse]
-        return segment.tokens(t)[self.inverse]
-
-    def rescaled(self, t: float) -> FloatArray:
-        """z(t)."""
-        segment = self._segment(t)
-        if segment is None:
-            return self.frame.rescaled(np.array([t]), self.state(t)[None])[0][self.inverse]
-        return segment.rescaled(t)[self.inverse]
-
-    def attention(self, t: float) -> FloatArray:
-        """P(t)."""
-        segment = self._segment(t)
-        p = self.frame.attention(t, self.state(t)) if segment is None else segment.attention(t)
-        return spread(p, self.inverse, self.counts)
-
-
-def spread(p: FloatArray, inverse: np.ndarray, counts: FloatArray) -> FloatArray:
-    """Attention among distinct tokens, written out for all: equal tokens share equally."""
-    return (p / counts)[np.ix_(inverse, inverse)]
-
-
-@dataclass
-class _Outcome:
-    path: _Path
-    cascade: Cascade | None
-    modes: Modes
-    inverse: np.ndarray
-    counts: FloatArray
-    reason: str
-
-
-def follow(
-    system: SelfAttention,
-    tokens: FloatArray,
-    t_final: float,
-    rtol: float,
-    max_steps: int,
-    max_falls: int,
-    report: Any = lambda t, t_final: None,
-) -> _Outcome:
-    """Integrate until attention is 0/1, then follow the leaders; stop at t_final or certified."""
-    distinct, inverse, counts = np.unique(tokens, axis=0, return_inverse=True, return_counts=True)
-    inverse, counts = inverse.ravel(), counts.astype(float)
-    frame = Frame(system, distinct)
-    if counts.max() > 1:
-        frame.log_counts = np.log(counts)
-    modes = Modes(system, frame)
-    least = BOOLEAN_GAP + float(np.log(len(tokens)))
-    watch = _Watch(frame, modes, least, frame.start(distinct), rtol, t_final)
-    stop = watch if not modes.defect and modes.rate > 0.0 else None
-    horizon = min(t_final, 60.0 / modes.rate if modes.rate > 0.0 else 30.0 / modes.size)
-    first = _march(
-        frame, frame.start(distinct), horizon, rtol, 0.01 * rtol, "DOP853", max_steps, report, stop
-    )
-    cascade = None
-    reason = modes.defect or watch.reason
-    if watch.found is not None:
-        cascade = run(watch.found, least, np.log(counts), t_final, max_falls)
-        reason = cascade.reason
-    elif not modes.rate > 0.0:
-        reason = "V expands no direction: there are no leaders"
-    elif not reason:
-        reason = {
-            "finished": "attention did not become 0/1 with leaders that lead themselves",
-            "precision": "float64 was exhausted before attention was 0/1 (a tie)",
-        }.get(first.status, first.message)
-    path = _Path(frame, first, cascade, inverse, counts)
-    return _Outcome(path, cascade, modes, inverse, counts, reason)
-
-
-class _Watch:
-    """Looks, after each step, whether the follower law can take over; keeps what it found."""
-
-    def __init__(
-        self,
-        frame: Frame,
-        modes: Modes,
-        least: float,
-        start: FloatArray,
-        rtol: float,
-        t_final: float,
-    ) -> None:
-        self.frame, self.modes, self.least = frame, modes, least
-        self.start, self.rtol, self.t_final = start, rtol, t_final
-        self.rough: Any = None
-        self.found: Following | None = None
-        self.reason = ""
-        self.ready_at = 0.0
-
-    def __call__(self, t: float, state: FloatArray) -> bool:
-        if t < self.ready_at:
-            return False
-        leader_of = first_leaders(self.frame, t, state, self.least)
-        if leader_of is None:
-            return False
-        plain = following(self.frame, self.modes, t, state, leader_of)
-        if not self._worth(plain):
-            return False
-        rough = following(self.frame, self.modes, t, self._rough_state(t), leader_of)
-        candidate = with_radii(plain, rough, 0.1)
-        if self._worth(candidate):
-            self.found = candidate
-            return True
-        self.reason = "the state is not known well enough (a tie within the integration error)"
-        return False
-
-    def _worth(self, state: Following) -> bool:
-        """Certified, or certified but for pairs whose gaps close much later."""
-        ok, g, gap, _growth = judge(state, self.least)
-        if ok.all():
-            return True
-        if (gap < self.least).any():
-            return False
-        rest = g.pick(np.flatnonzero(~ok))
-        zeros = rest.first_zeros(1e9)
-        if not np.isfinite(zeros).any():
-            return False
-        wait = float(zeros.min())
-        if self.modes.rate * wait < 2.0 and self.modes.rate * state.time < 6.0:
-            self.ready_at = state.time + 0.9 * wait
-            return False
-        return True
-
-    def _rough_state(self, t: float) -> FloatArray:
-        """State of a second run: data perturbed and tolerances a hundred times rougher."""
-        shape = self.start.shape
-        if self.rough is None:
-            rtol = 100.0 * self.rtol
-            signs = np.random.default_rng(shape[0]).choice([-1.0, 1.0], size=shape)
-            size = float(np.abs(self.start).max()) or 1.0
-            self.rough = scipy.integrate.DOP853(
-                lambda s, flat: self.frame.velocity(s, flat.reshape(shape)).reshape(-1),
-                0.0,
-                (self.start * (1.0 + rtol * signs)).reshape(-1),
-                1e9,
-                rtol=rtol,
-                atol=0.01 * rtol * size,
-                max_step=max(0.5 * t, 1e-300),
-            )
-        while self.rough.status == "running" and self.rough.t < t:
-            self.rough.step()
-        if self.rough.t == 0.0:
-            return self.start
-        return self.rough.dense_output()(t).reshape(shape)
 
 
 def limit(
@@ -347,7 +167,7 @@ def limit(
     return _certified(system, outcome, outcome.cascade)
 
 
-def _certified(system: SelfAttention, outcome: _Outcome, cascade: Cascade) -> Limit:
+def _certified(system: SelfAttention, outcome: Outcome, cascade: Cascade) -> Limit:
     state, modes, inverse = cascade.state, outcome.modes, outcome.inverse
     first_of = _first_occurrence(inverse)
     points, rest = state.limit_modes()
@@ -455,7 +275,7 @@ def _first_occurrence(inverse: np.ndarray) -> np.ndarray:
     return first
 
 
-def _picture(system: SelfAttention, outcome: _Outcome) -> Limit:
+def _picture(system: SelfAttention, outcome: Outcome) -> Limit:
     """Not certified: what the last integrated state looks like."""
     path, modes = outcome.path, outcome.modes
     t = float(path.first.knots[-1])
