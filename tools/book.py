@@ -15,7 +15,7 @@ import frontend
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "_build"
-FILES = ["_config.yml", "_toc.yml", "references.bib", "requirements.txt", "pyproject.toml"]
+FILES = ["_config.yml", "_toc.yml", "references.bib", "requirements.txt"]
 FOLDERS = ["attnlib", "chapters", "theme", "tools"]
 
 

@@ -5,6 +5,7 @@ environment that requirements.txt and pyproject.toml ask for.
 """
 
 import hashlib
+import json
 import platform
 import shutil
 import subprocess
@@ -35,14 +36,14 @@ def check_python() -> None:
 
 def fingerprint(folder: Path) -> str:
     """Name what the environment is made from."""
+    import tomllib
+
     digest = hashlib.sha256()
-    for part in (
-        "requirements.txt",
-        "pyproject.toml",
-        "tools/environment.py",
-        "binder/overrides.json",
-    ):
+    for part in ("requirements.txt", "tools/environment.py", "binder/overrides.json"):
         digest.update((ROOT / part).read_bytes())
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    package = [settings["build-system"], settings["project"], settings["tool"]["setuptools"]]
+    digest.update(json.dumps(package, sort_keys=True).encode())
     digest.update(f"{platform.python_version()} {platform.machine()} {folder}".encode())
     return digest.hexdigest()
 
