@@ -66,7 +66,7 @@ class Modes:
         self.real = not np.iscomplexobj(values)
 
     @cached_property
-    def exponents(self) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray, int]:
+    def exponents(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, int]:
         """Distinct exponents, falling, with where quadratic, linear and constant terms go."""
         lam = self.values
         every = np.concatenate([(lam[:, None] + lam[None, :]).ravel(), lam, [0.0]])
@@ -122,10 +122,27 @@ class Following:
 
     def tokens(self, t: float) -> FloatArray:
         """Original coordinates at t >= time; inf where float64 ends."""
-        lead, offset = self.scaled(t)
-        with np.errstate(over="ignore", invalid="ignore"):
-            x = np.ldexp(((lead + offset) @ self.modes.right.T).real, self.modes.exponent)
-            return np.where(x == 0.0, 0.0, x * np.exp(self.modes.rate * t))
+        lam = self.modes.values
+        with np.errstate(divide="ignore", over="ignore", under="ignore"):
+            logs = np.concatenate(
+                [
+                    np.log(np.abs(self.pi)) + lam.real * t,
+                    np.log(np.abs(self.offset)) + self.tau[:, None],
+                ],
+                axis=1,
+            )
+            phase = self.pi if self.modes.real else self.pi * np.exp(1j * lam.imag * t)
+            parts = np.concatenate([phase, self.offset], axis=1)
+            unit = np.where(parts == 0.0, 0.0, parts / np.where(parts == 0.0, 1.0, np.abs(parts)))
+            right = np.concatenate([self.modes.right, self.modes.right], axis=1)
+            out = np.empty(self.pi.shape)
+            for c in range(self.modes.d):  # each coordinate in its own scale: no inf times 0
+                used = np.where(right[c] != 0.0, logs, -np.inf)
+                top = used.max(axis=1)
+                top = np.where(np.isfinite(top), top, 0.0)
+                mantissa = (unit * right[c] * np.exp(used - top[:, None])).sum(axis=1).real
+                out[:, c] = np.ldexp(mantissa * np.exp(top), self.modes.exponent)
+        return out
 
     def rescaled(self, t: float) -> FloatArray:
         """z = e^{-tV} x at t >= time; inf where float64 ends (directions that V contracts)."""

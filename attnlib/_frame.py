@@ -15,6 +15,8 @@ by a power of two (exact), and what scores have in common, e^{2 t rate}, is kept
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from scipy.linalg import expm, schur
 
@@ -93,7 +95,9 @@ class Frame:
         self.rate = float(np.linalg.eigvals(self.t1).real.max()) if split else 0.0
         excess = self.t1 - self.rate * np.eye(split)
         uniform = np.abs(excess).max(initial=0.0) <= 4.0 * EPS * self.rate
-        self.shape_growth = None if uniform else Exponential(excess)
+        self.shape_growth: Callable[[float], FloatArray] | None = (
+            None if uniform else Exponential(excess)
+        )
         self.decay = Exponential(-self.t1) if self.coupling is not None else None
         self.t1_scalar = self.rate if uniform and split else None
 
@@ -186,7 +190,9 @@ class Frame:
             for k, (time, state) in enumerate(zip(t, states, strict=True)):
                 x, log = self.scaled(float(time), state)
                 if log < 600.0:
-                    x = (x * np.exp(log)) @ self.basis.T
+                    x = x * np.exp(log)
+                    x[:, self.split :] = state[:, self.split :]
+                    x = x @ self.basis.T
                 else:
                     x = (x @ self.basis.T) * np.exp(log)
                 out[k] = np.ldexp(x, self.exponent)

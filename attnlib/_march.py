@@ -128,7 +128,8 @@ def march(
     def velocity(t: float, flat: FloatArray) -> FloatArray:
         return frame.velocity(t, flat.reshape(shape)).reshape(-1)
 
-    knots, states, pieces = [0.0], [state], []
+    knots, states = [0.0], [state]
+    pieces: list[Any] = []
     rounding, evaluations = 0.0, 0
     status, message = "finished", f"Reached t = {t_final:g}."
     if t_final > 0.0:

@@ -289,7 +289,7 @@ def layers(system: SelfAttention, tokens: ArrayLike, depth: int, step: float) ->
         states.append(state)
     count = len(states) - 1
     statistics = Statistics(count, count, step if count else 0.0, step if count else 0.0)
-    knots = step * np.arange(count + 1)
+    knots: FloatArray = step * np.arange(count + 1, dtype=float)
     run = Run(knots, np.array(states), [], status, message, statistics)
     return Trajectory(
         system=system,
