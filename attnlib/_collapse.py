@@ -51,8 +51,8 @@ class Collapse:
         t = as_number("t", t, at_least=self.time)
         growth = 2.0 * self._rate * (t - self.time) * np.eye(self.rank)
         slow = 0.5 * np.log(t / self.time) * self.skewness
-        covariance: FloatArray = np.linalg.inv(self._inverse + growth + slow)
-        return covariance
+        covariance = np.linalg.inv(self._inverse + growth + slow)
+        return np.asarray(covariance, dtype=np.float64)
 
     def whitening(self, t: float) -> FloatArray:
         """Eigenvalues of 2 lam t C(t), ascending: they tend to 1."""
