@@ -68,6 +68,7 @@ class Visit:
     page: Page
     look: str
     complaints: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
 
 
 def listen(page: Page, site: str, complaints: list[str]) -> None:
@@ -107,6 +108,7 @@ def visit(request: pytest.FixtureRequest, site: str, browser: Browser) -> Iterat
     )
     page = context.new_page()
     visit = Visit(name, page, look)
+    page.on("request", lambda request: visit.requests.append(request.url))
     listen(page, site, visit.complaints)
     page.goto(site + name, wait_until="load")
     visit.complaints += page.evaluate(SETTLE)
@@ -134,6 +136,12 @@ def test_figures_are_there_and_described(visit: Visit) -> None:
         assert image["alternative"].strip(), f"{image['source']} has no alternative text"
         generic = image["alternative"].strip().split("/")[-1]
         assert generic not in image["source"], f"{image['source']} is described by its own name"
+
+
+def test_figure_scripts_come_with_figures_alone(visit: Visit) -> None:
+    alive = visit.page.locator(".live-figure").count() > 0
+    fetched = any("/_static/widgets/" in url for url in visit.requests)
+    assert fetched == alive
 
 
 def test_page_does_not_scroll_sideways(visit: Visit) -> None:
