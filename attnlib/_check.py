@@ -19,6 +19,8 @@ def as_real_array(name: str, value: ArrayLike) -> FloatArray:
         raise ValueError(f"{name} must be a rectangular array of real numbers: {error}.") from None
     if array.dtype.kind == "O":
         try:
+            if any(entry is None for entry in array.flat):
+                raise TypeError
             array = array.astype(float)
         except (ValueError, TypeError):
             raise TypeError(
