@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from .dynamics import Dynamics, SelfAttention
     from .integration import PrecisionWarning, Trajectory, integrate, layers
     from .limits import Limit, limit
+    from .regimes import Regime, classify
     from .shapes import Shape, shape_of
+    from .spectrum import LowRank
 
 _HOMES = {
     "Dynamics": "dynamics",
@@ -24,6 +26,9 @@ _HOMES = {
     "integrate": "integration",
     "layers": "integration",
     "Limit": "limits",
+    "LowRank": "spectrum",
+    "Regime": "regimes",
+    "classify": "regimes",
     "limit": "limits",
     "Shape": "shapes",
     "shape_of": "shapes",
@@ -34,7 +39,9 @@ _MODULES = ("attention", "plotting", "symbolic", "tokens", "widgets")
 __all__ = [
     "Dynamics",
     "Limit",
+    "LowRank",
     "PrecisionWarning",
+    "Regime",
     "SelfAttention",
     "Shape",
     "Trajectory",
