@@ -45,6 +45,7 @@ __all__ = [
     "SelfAttention",
     "Shape",
     "Trajectory",
+    "classify",
     "integrate",
     "layers",
     "limit",

@@ -15,7 +15,7 @@ import numpy as np
 
 from ._check import FloatArray
 from .attention import exponent
-from .spectrum import EPS, Cluster, LowRank, Spectrum
+from .spectrum import EPS, Cluster, LowRank, Spectrum, norm
 
 
 class Fact(NamedTuple):
@@ -40,6 +40,9 @@ class Facts(Protocol):
     """What a theorem may ask. lam_1 is the eigenvalue of largest modulus, F its eigenspace."""
 
     d: int
+
+    def ask(self, name: str, arguments: tuple[int, ...] = ()) -> Fact:
+        """The answer of a method below, found once."""
 
     def dimension_one(self) -> Fact:
         """d = 1."""
@@ -81,6 +84,19 @@ class Facts(Protocol):
         """phi_1*, the left eigenvector, with phi_1*(phi_1) = 1."""
 
 
+class Answers:
+    """Keeps answers: theorems share hypotheses."""
+
+    def __init__(self) -> None:
+        self._answers: dict[tuple[str, tuple[int, ...]], Fact] = {}
+
+    def ask(self, name: str, arguments: tuple[int, ...] = ()) -> Fact:
+        key = name, arguments
+        if key not in self._answers:
+            self._answers[key] = getattr(self, name)(*arguments)
+        return self._answers[key]
+
+
 def joint(answers: Iterable[bool | None]) -> bool | None:
     """What a set of possible answers amounts to: the common one, or None."""
     seen = set(answers)
@@ -94,7 +110,7 @@ def sign_of(value: float, error: float) -> bool | None:
     return False if value < -error or error == 0.0 else None
 
 
-class NumericFacts:
+class NumericFacts(Answers):
     """`Facts` of float64 weights: a comparison within its rounding error is undecided."""
 
     def __init__(
@@ -105,6 +121,7 @@ class NumericFacts:
         spectrum: Spectrum | None = None,
         scenario: Scenario | None = None,
     ) -> None:
+        super().__init__()
         self.d = V.shape[0]
         # Positive factors of Q and K change no hypothesis; powers of two are exact.
         self.shift = exponent(Q), exponent(K)
@@ -157,6 +174,8 @@ class NumericFacts:
 
     def leading_positive(self) -> Fact:
         holds = joint(self._is_positive(c) for c in self.leaders)
+        if holds is None and self.ask("leading_dominant").holds is False:
+            holds = False  # an exact tie: no eigenvalue leads
         lead = self.leaders[0]
         value = self.leading()
         margin = -abs(lead.centre.imag) if not lead.real else float(lead.centre.real)
@@ -239,12 +258,10 @@ class NumericFacts:
         form = q.T @ k
         values = np.linalg.eigvalsh(0.5 * (form + form.T)) if len(form) > 1 else form[0]
         turn = self.spectrum.wobble(cluster)
-        size = float(np.linalg.norm(self.Q)) * float(np.linalg.norm(self.K))
-        slope = float(np.linalg.norm(self.K.T @ q + self.Q.T @ k))
-        terms = np.linalg.norm(np.abs(self.Q) @ np.abs(x)) * np.linalg.norm(
-            np.abs(self.K) @ np.abs(x)
-        )
-        error = 2.0 * EPS * (self.d + len(self.Q)) * float(terms)
+        size = norm(self.Q) * norm(self.K)
+        slope = norm(self.K.T @ q + self.Q.T @ k)
+        terms = norm(np.abs(self.Q) @ np.abs(x)) * norm(np.abs(self.K) @ np.abs(x))
+        error = 2.0 * EPS * (self.d + len(self.Q)) * terms
         if turn > 0.0:
             error += 2.0 * slope * turn + size * turn * turn
         return float(values[0]), float(values[-1]), error
@@ -253,23 +270,23 @@ class NumericFacts:
     def _score(self) -> tuple[FloatArray, float]:
         """A, and the size of its rounding errors (0 if the product is exact)."""
         product = self.Q.T @ self.K
-        if _monomial(self.Q) and _monomial(self.K):
-            return product, 0.0
-        size = float(np.linalg.norm(self.Q)) * float(np.linalg.norm(self.K))
+        if _diagonal(self.Q) and _diagonal(self.K):
+            return product, 0.0  # signs are exact
+        size = norm(self.Q) * norm(self.K)
         return product, 4.0 * (len(self.Q) + self.d) ** 0.5 * EPS * size
 
     def score_symmetric(self) -> Fact:
         product, error = self._score
-        odd = float(np.linalg.norm(product - product.T))
+        odd = norm(product - product.T)
         detail = f"|A - A^T|, in units of |A|; rounding of the product {error:.1g}"
         return Fact(odd / _unit(product), odd <= error, error - odd, detail)
 
     def score_definite(self, sign: int) -> Fact:
-        product, error = self._score
-        unit = _unit(product)
         k = len(self.Q)
         if k < self.d:
             return Fact(0.0, False, 0.0, f"rank at most {k} < d = {self.d}: singular")
+        product, error = self._score
+        unit = _unit(product)
         if np.array_equal(self.Q, self.K) and sign > 0 and error:
             low = np.linalg.svd(self.Q, compute_uv=False)
             least, noise = float(low[-1]), 4.0 * self.d**0.5 * EPS * float(low[0])
@@ -277,10 +294,8 @@ class NumericFacts:
             least, noise = least * least / unit, noise * noise / unit
         else:
             symmetric = 0.5 * sign * (product + product.T)
-            if error:
-                least = float(np.linalg.eigvalsh(symmetric)[0]) / unit
-            else:
-                least = float(_diagonal_least(symmetric)) / unit
+            values = np.linalg.eigvalsh(symmetric) if error else np.diagonal(symmetric)
+            least = float(values.min()) / unit
             noise = error / unit
             holds = sign_of(least, noise)
         detail = f"least eigenvalue / |A|, known to within {noise:.1g}"
@@ -294,7 +309,9 @@ class NumericFacts:
         return float(lead.centre.real) if lead.real else complex(lead.centre)
 
     def normal(self) -> FloatArray:
-        return self.spectrum.splitting(self.leaders[0])[1][0]
+        basis, dual = self.spectrum.splitting(self.leaders[0])
+        column = basis[:, 0]
+        return np.array(dual[0] * np.sign(column[np.abs(column).argmax()]))
 
     def scenarios(self) -> list[tuple[str, Facts]]:
         leaders = self.spectrum.candidates
@@ -315,9 +332,7 @@ class NumericFacts:
                 found.append(Scenario(f"{at} leads", c, "leads"))
         if tie:
             found.append(Scenario("moduli are equal", None, "tie"))
-        return [
-            (s.text, NumericFacts(self.Q, self.K, self.V, self.spectrum, s)) for s in found
-        ]
+        return [(s.text, NumericFacts(self.Q, self.K, self.V, self.spectrum, s)) for s in found]
 
     def perturbation(
         self, decided: Callable[[FloatArray], bool]
@@ -345,18 +360,13 @@ def _between(low: float, high: float, error: float) -> bool | None:
 
 
 def _unit(product: FloatArray) -> float:
-    return float(np.linalg.norm(product)) or 1.0
+    return norm(product) or 1.0
 
 
-def _monomial(matrix: FloatArray) -> bool:
-    """Diagonal, but for shape: the product of two such is exact up to rounding of its entries."""
-    return not np.count_nonzero(matrix - np.diag(np.diagonal(matrix))) if (
-        matrix.shape[0] == matrix.shape[1]
-    ) else False
-
-
-def _diagonal_least(matrix: FloatArray) -> float:
-    return float(np.diagonal(matrix).min())
+def _diagonal(matrix: FloatArray) -> bool:
+    if matrix.shape[0] != matrix.shape[1]:
+        return False
+    return np.count_nonzero(matrix) == np.count_nonzero(np.diagonal(matrix))
 
 
 def show(value: Any) -> str:

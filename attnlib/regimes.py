@@ -1,12 +1,11 @@
-"""Which theorem applies to (Q, K, V), and why: one object per theorem, and `classify`.
+"""Which theorem applies to (Q, K, V), and why: `classify` and its `Regime`.
 
-To add a theorem, add a `Theorem` to `THEOREMS`, at its place from strongest to weakest. Its
-hypotheses are `Condition` objects: functions from `Facts` (numeric or exact) to a `Hypothesis`.
+The theorems themselves are objects in `THEOREMS` (module `_theorems`): to add one, add an object.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
@@ -15,163 +14,12 @@ from typing import Any
 import numpy as np
 
 from ._check import FloatArray, as_matrix, as_square
-from ._facts import Fact, Facts, NumericFacts, show
+from ._facts import Facts, NumericFacts, show
+from ._theorems import CONTRACTION, THEOREMS, Hypothesis, Theorem
 from .dynamics import SelfAttention
 from .spectrum import LowRank
 
-
-@dataclass(frozen=True)
-class Hypothesis:
-    """A hypothesis of a theorem, checked.
-
-    Attributes
-    ----------
-    name : str
-        What is asked, in symbols.
-    value : object
-        What was found.
-    must : str
-        What the value must be.
-    holds : bool or None
-        None: undecided at this precision.
-    margin : float
-        How far `value` is inside (positive) or outside (negative) what it must be.
-    detail : str
-        Uncertainty, or the reason.
-    """
-
-    name: str
-    value: Any
-    must: str
-    holds: bool | None
-    margin: float
-    detail: str
-
-
-@dataclass(frozen=True)
-class Condition:
-    """A hypothesis before it is checked: a method of `Facts` with its arguments."""
-
-    name: str
-    must: str
-    fact: str
-    arguments: tuple[int, ...] = ()
-
-    def __call__(self, facts: Facts) -> Hypothesis:
-        """Check it."""
-        found: Fact = getattr(facts, self.fact)(*self.arguments)
-        return Hypothesis(self.name, found.value, self.must, found.holds, found.margin, found.detail)
-
-
-@dataclass(frozen=True)
-class Theorem:
-    """A theorem: when it applies and what it says.
-
-    Attributes
-    ----------
-    key : str or None
-        Value of `Regime.theorem`; None for a statement that is not one of the paper's.
-    title, statement, reference : str
-    hypotheses : tuple of Condition
-        All must hold.
-    geometry : str
-        The limit geometry, in words.
-    """
-
-    key: str | None
-    title: str
-    statement: str
-    reference: str
-    hypotheses: tuple[Condition, ...]
-    geometry: str
-
-
-PAPER = "Geshkovski, Letrouit, Polyanskiy, Rigollet, arXiv 2305.05465v6"
-
-_LEADING = Condition("leading eigenvalue lam_1 of V", "real, > 0", "leading_positive")
-_DOMINANT = Condition("|lam_1| - |others|", "> 0", "leading_dominant")
-_SYMMETRIC = Condition("A = Q^T K symmetric", "0", "score_symmetric")
-_DEFINITE = Condition("A positive definite", "> 0", "score_definite", (1,))
-_IDENTITY = Condition("V = lam I", "lam > 0", "value_multiple", (1,))
-
-THEOREMS: tuple[Theorem, ...] = (
-    Theorem(
-        "2.1",
-        "Leaders in one dimension",
-        "d = 1, V > 0, QK > 0, distinct tokens: P(t) tends to a matrix whose rows, but at most one, "
-        "are e_1 or e_n.",
-        f"{PAPER}, Theorem 2.1",
-        (
-            Condition("dimension d", "1", "dimension_one"),
-            Condition("V", "> 0", "value_multiple", (1,)),
-            Condition("QK", "> 0", "score_definite", (1,)),
-        ),
-        "rescaled tokens tend to at most three points: the limits of the leftmost and rightmost "
-        "token and 0; generically one or two",
-    ),
-    Theorem(
-        "3.1",
-        "Polytope",
-        "V = lam I, lam > 0, A symmetric positive definite: hulls of the rescaled tokens shrink to a "
-        "convex polytope, and every token tends to a point of a finite set on its boundary, or to 0.",
-        f"{PAPER}, Theorem 3.1 (time runs lam times faster than for V = I)",
-        (_IDENTITY, _SYMMETRIC, _DEFINITE),
-        "a convex polytope: rescaled tokens tend to finitely many points of its boundary (its "
-        "vertices, as far as anyone has seen) or to 0",
-    ),
-    Theorem(
-        "4.2",
-        "Three hyperplanes",
-        "Good triple: the coordinates phi_1*(z_i) converge to at most three values a <= 0 <= b.",
-        f"{PAPER}, Definition 4.1 and Theorem 4.2",
-        (
-            _LEADING,
-            Condition("multiplicity of lam_1", "1", "leading_simple"),
-            _DOMINANT,
-            Condition("<Q phi_1, K phi_1>", "> 0", "form_positive"),
-        ),
-        "at most three parallel hyperplanes {phi_1* = c}, phi_1* the left eigenvector of V; "
-        "generically two",
-    ),
-    Theorem(
-        "5.2",
-        "Polytope times subspace",
-        "V paranormal, A symmetric positive definite: tokens approach (boundary of K or 0) x G, K a "
-        "bounded convex polytope in F.",
-        f"{PAPER}, Definition 5.1 and Theorem 5.2",
-        (
-            _LEADING,
-            Condition("V = lam_1 Id on F", "0", "leading_semisimple"),
-            _DOMINANT,
-            _SYMMETRIC,
-            _DEFINITE,
-        ),
-        "a polytope in F, the eigenspace of lam_1, times the invariant complement G: rescaled tokens "
-        "approach (boundary of the polytope or 0) x G",
-    ),
-    Theorem(
-        "collapse",
-        "Collapse to the origin",
-        "V = -lam I, lam > 0, A symmetric positive definite: every token tends to 0 and P to 1/n.",
-        f"{PAPER}, appendix, for V = -I and A = I; x -> A^(1/2) x and the clock give the rest",
-        (Condition("V = lam I", "lam < 0", "value_multiple", (-1,)), _SYMMETRIC, _DEFINITE),
-        "one cluster at the origin, for the tokens themselves (not rescaled), like t^(-1/2)",
-    ),
-)
-
-CONTRACTION = Theorem(
-    None,
-    "Contraction",
-    "V = lam I, lam > 0, -A symmetric positive definite: hulls of rescaled tokens are nested and "
-    "distances between tokens never grow.",
-    "this book, The catalogue of regimes",
-    (
-        _IDENTITY,
-        _SYMMETRIC,
-        Condition("-A positive definite", "> 0", "score_definite", (-1,)),
-    ),
-    "one point: all rescaled tokens tend to it (proved, though by none of the paper's theorems)",
-)
+__all__ = ["THEOREMS", "Hypothesis", "LowRank", "Regime", "Theorem", "classify"]
 
 Table = Mapping[str, tuple[Hypothesis, ...]]
 
@@ -216,7 +64,9 @@ class Regime:
         """Hypotheses that fail, by theorem; empty if a theorem applies."""
         if self.theorem is not None:
             return {}
-        bad = {key: tuple(h for h in row if h.holds is False) for key, row in self.hypotheses.items()}
+        bad = {
+            key: tuple(h for h in row if h.holds is False) for key, row in self.hypotheses.items()
+        }
         return {key: row for key, row in bad.items() if row}
 
     @cached_property
@@ -257,7 +107,9 @@ class Regime:
         lines = [self.verdict, f"Limit: {self.geometry}."]
         if self.codimension is not None:
             lines.append(f"Conjecture 4.3: codimension k = {self.codimension}.")
-        rows = [(key, h.name, _value(h), h.must, _mark(h.holds), h.detail) for key, h in self._rows()]
+        rows = [
+            (key, h.name, _value(h), h.must, _mark(h.holds), h.detail) for key, h in self._rows()
+        ]
         head = ("theorem", "hypothesis", "value", "must be", "holds", "")
         wide = [max(len(row[i]) for row in [head, *rows]) for i in range(5)]
         for row in [head, *rows]:
@@ -343,20 +195,13 @@ def _weights(Q: Any, K: Any, V: Any) -> tuple[FloatArray, FloatArray, FloatArray
 
 
 def _table(facts: Facts) -> dict[str, tuple[Hypothesis, ...]]:
-    known: dict[Condition, Hypothesis] = {}
-    table = {}
-    for theorem in THEOREMS:
-        for condition in theorem.hypotheses:
-            if condition not in known:
-                known[condition] = condition(facts)
-        table[str(theorem.key)] = tuple(known[c] for c in theorem.hypotheses)
-    return table
+    return {str(t.key): tuple(condition(facts) for condition in t.hypotheses) for t in THEOREMS}
 
 
-def _verdict(table: Table, none: bool | None = None) -> tuple[str | None, bool]:
-    """The strongest theorem that applies and whether that is undecided; `none` replaces None."""
+def _verdict(table: Table) -> tuple[str | None, bool]:
+    """The strongest theorem that applies, and whether that is undecided."""
     for key, row in table.items():
-        answers = [none if h.holds is None else h.holds for h in row]
+        answers = [h.holds for h in row]
         if False in answers:
             continue
         return (None, True) if None in answers else (key, False)
@@ -364,18 +209,27 @@ def _verdict(table: Table, none: bool | None = None) -> tuple[str | None, bool]:
 
 
 def _readings(facts: Facts) -> dict[str, str | None]:
+    """The verdict in every case: first those of the spectrum, then hypotheses one by one."""
     found: dict[str, str | None] = {}
     for text, reading in facts.scenarios() or [("", facts)]:
+        prefix = f"{text}, and " if text else ""
         table = _table(reading)
         verdict, open_ = _verdict(table)
         if not open_:
             found[text] = verdict
             continue
-        names = dict.fromkeys(h.name for row in table.values() for h in row if h.holds is None)
-        rest = " and ".join(names)
-        for word, none in (("holds", True), ("fails", False)):
-            case = f"{text}, and {rest} {word}" if text else f"{rest}: {word}"
-            found[case] = _verdict(table, none)[0]
+        for key, row in table.items():
+            if any(h.holds is False for h in row):
+                continue
+            asked = [f"{h.name} ({h.must})" for h in row if h.holds is None]
+            if not asked:
+                found[f"{text}, otherwise" if text else "otherwise"] = key
+                break
+            case = f"{prefix}{' and '.join(asked)}"
+            found[case] = key
+            prefix = f"{text}, failing that, " if text else "failing that, "
+        else:
+            found[f"{text}, otherwise" if text else "otherwise"] = None
     return found
 
 
@@ -418,11 +272,10 @@ def _geometry(
     positive, simple, dominant, form = (h.holds for h in table["4.2"])
     if count == 0:
         return "nothing is proved; V has no eigenvalue with positive real part"
+    if positive is False and isinstance(facts.leading(), complex):
+        return "nothing is proved; a complex pair leads, and the authors expect no clustering"
     if positive is False:
-        return (
-            "nothing is proved; the leading eigenvalue is not real and positive, and no clustering "
-            "in its direction is to be expected"
-        )
+        return "nothing is proved; no real positive eigenvalue leads"
     if simple and dominant and form is False:
         return (
             "nothing is proved: <Q phi_1, K phi_1> is not positive; Conjecture 4.3, stated for good "
@@ -441,8 +294,3 @@ def _mark(holds: bool | None) -> str:
 
 def _name(theorem: str | None) -> str:
     return "no theorem" if theorem is None else theorem
-
-
-def keys() -> Sequence[str]:
-    """Keys of `THEOREMS`, strongest first."""
-    return [str(theorem.key) for theorem in THEOREMS]
