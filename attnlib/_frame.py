@@ -15,6 +15,7 @@ by a power of two (exact), and what scores have in common, e^{2 t rate}, is kept
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -53,6 +54,10 @@ def ordered_schur(matrix: FloatArray, discrete: bool = False) -> tuple[FloatArra
         return form, basis, int(count)
     form, basis = schur(matrix, output="real")
     return form, basis, 0
+
+
+#: Logarithm of a relative error that is not worth a closer look.
+_NEGLIGIBLE = math.log(1e-11)
 
 
 class Exponential:
@@ -175,10 +180,10 @@ class Frame:
         known. The cheap bound is used while it is negligible.
         """
         size = float(np.abs(state).max()) or 1.0
-        log_eta = 2.0 * (self.rate * t + np.log(size)) + self.log_score
-        log_eta += np.log(4.0 * EPS * (self.score_norm or 1.0) * self.d)
-        if log_eta < np.log(1e-13):
-            return 0.0
+        eta = 8.0 * EPS * (self.score_norm or 1.0) * self.d * size * size
+        log_eta = math.log(eta) + 2.0 * self.rate * t + self.log_score
+        if log_eta < _NEGLIGIBLE:
+            return math.exp(max(log_eta, -700.0))
         errors = rounding_noise(*self.heads(t, state), state).max(axis=0)
         spread = np.maximum(np.abs(state).max(axis=0), np.finfo(float).tiny)
         return float((errors / spread).max())

@@ -45,15 +45,15 @@ STYLE = {
 
 
 def use_style() -> None:
-    """Set the book's style for all figures that follow."""
+    """Set the book's style for all figures that follow (`axes` and `panels` do it too)."""
     plt.rcParams.update(STYLE)
 
 
 def axes(d: int = 2, width: float = 5.0, height: float = 4.0) -> Axes:
     """A fresh Axes in the book's style, three-dimensional for d = 3."""
-    with plt.rc_context(STYLE):
-        figure = plt.figure(figsize=(width, height))
-        ax = figure.add_subplot(projection="3d" if d == 3 else None)
+    use_style()
+    figure = plt.figure(figsize=(width, height))
+    ax = figure.add_subplot(projection="3d" if d == 3 else None)
     if d == 3:
         ax.view_init(elev=22, azim=-50)
         for axis in (ax.xaxis, ax.yaxis, ax.zaxis):
@@ -63,8 +63,8 @@ def axes(d: int = 2, width: float = 5.0, height: float = 4.0) -> Axes:
 
 def panels(columns: int, rows: int = 1, width: float = 8.0, height: float = 3.6) -> list[Axes]:
     """Several Axes side by side, in reading order."""
-    with plt.rc_context(STYLE):
-        _, grid = plt.subplots(rows, columns, figsize=(width, height), squeeze=False)
+    use_style()
+    _, grid = plt.subplots(rows, columns, figsize=(width, height), squeeze=False)
     return list(grid.ravel())
 
 
