@@ -129,14 +129,18 @@ class ExactFacts(Answers):
                 gap = a.value**2 - b.value**2
             more, less = positive(gap), positive(-gap)
             return 1 if more else -1 if less else 0 if more is less is False else None
-        low, high = (_square(r.near) for r in (a, b))
-        if abs(low - high) > TINY:
-            return 1 if low > high else -1
         if self._conjugate(a, b):
             return 0
-        # Both are roots of `_products`: equal if and only if this interval holds but one.
-        middle = sp.Rational(str((low + high) / 2))
-        return 0 if self._products.count_roots(middle - 2 * TINY, middle + 2 * TINY) == 1 else None
+        for digits in (DIGITS, 4 * DIGITS, 16 * DIGITS):
+            low, high = (_square(_approximate(r, digits)) for r in (a, b))
+            tiny = sp.Rational(1, 10 ** (digits - 10)) * sp.ceiling(1 + high)
+            if abs(low - high) > tiny:
+                return 1 if low > high else -1
+            # Both are roots of `_products`: equal if this interval holds but one.
+            middle = sp.Rational(str((low + high) / 2))
+            if self._products.count_roots(middle - 2 * tiny, middle + 2 * tiny) == 1:
+                return 0
+        return None
 
     def _conjugate(self, a: Root, b: Root) -> bool:
         """conj(b) is a root of b's polynomial: it is a if a is the only root so near to it."""
@@ -359,6 +363,16 @@ def _matrix(name: str, value: Any) -> Any:
                 "Declare symbols with real=True or positive=True."
             )
     return sp.ImmutableMatrix(matrix)
+
+
+def _approximate(root: Root, digits: int) -> Any:
+    """A root of a rational polynomial in more digits."""
+    if digits == DIGITS:
+        return root.near
+    if root.real:
+        return sp.N(root.value, digits + 10, maxn=10 * digits)
+    roots = root.minimal.nroots(n=digits + 10, maxsteps=1000)
+    return min(roots, key=lambda z: abs(z - root.near))
 
 
 def _square(value: Any) -> Any:

@@ -243,6 +243,8 @@ class NumericFacts(Answers):
             real = [c for c in self.leaders if c.real and len(c.members)]
         if not real:
             return Fact("none", False, detail="no real leading eigenvector")
+        if self._skew:
+            return Fact(0.0, False, 0.0, "A is skew: <Q x, K x> = 0 for every x, exactly")
         answers = [self._form(c) for c in real]
         low, high, error = answers[0]
         holds = joint(_between(*answer) for answer in answers)
@@ -250,6 +252,12 @@ class NumericFacts(Answers):
         value = low if holds is not False else high
         detail = f"|phi_1| = 1, known to within {error * scale:.1g}"
         return Fact(value * scale, holds, value * scale, detail)
+
+    @property
+    def _skew(self) -> bool:
+        """A = c K or c Q^T exactly, and skew."""
+        pairs = ((self.Q, self.K), (self.K, self.Q))
+        return any(_scalar(one) and not (other + other.T).any() for one, other in pairs)
 
     def _form(self, cluster: Cluster) -> tuple[float, float, float]:
         """Least and largest value of <Qx, Kx> over unit x in F, and their error."""
@@ -269,7 +277,9 @@ class NumericFacts(Answers):
     @cached_property
     def _score(self) -> tuple[FloatArray, float]:
         """A, and the size of its rounding errors (0 if the product is exact)."""
-        product = self.Q.T @ self.K
+        # Few rows: einsum, on one core, does not wait for a busy machine as a threaded BLAS does.
+        few = 4 * len(self.Q) < self.d
+        product = np.einsum("ki,kj->ij", self.Q, self.K) if few else self.Q.T @ self.K
         if _diagonal(self.Q) and _diagonal(self.K):
             return product, 0.0  # signs are exact
         size = norm(self.Q) * norm(self.K)
@@ -328,6 +338,8 @@ class NumericFacts(Answers):
                 found.append(Scenario(f"of {one} a real one leads", c, "apart"))
                 if not self.spectrum.symmetric:
                     found.append(Scenario(f"of {one} a complex pair leads", c, "pair"))
+            elif tie and not len(c.members):
+                found.append(Scenario("a structural zero leads", c, "leads"))
             elif tie:
                 found.append(Scenario(f"{at} leads", c, "leads"))
         if tie:
@@ -337,21 +349,25 @@ class NumericFacts(Answers):
     def perturbation(
         self, decided: Callable[[FloatArray], bool]
     ) -> tuple[FloatArray, float] | None:
-        """Least E of the form tau basis diag(m, .., 1) dual that decides: pushes lam_1 outward."""
+        """Least E of the form tau basis diag(m, .., 1) dual that decides: pushes lam_1 outward.
+
+        None if there is none below a hundredth of |V|.
+        """
         clusters = [c for c in self.leaders if c.real and len(c.members)]
         if not clusters or self.spectrum.exact:
             return None
         chosen = max(clusters, key=lambda c: c.centre.real)
         basis, dual = self.spectrum.splitting(chosen)
+        if not np.isfinite(dual).all():
+            dual = basis.T
         push = (basis * np.arange(chosen.size, 0.0, -1.0)) @ dual
         if chosen.centre.real < 0.0:
             push = -push
-        tau = 4.0 * self.spectrum.error
-        while tau <= 0.1 * self.spectrum.norm:
-            step = tau * push
+        step = push * (4.0 * self.spectrum.error / norm(push))
+        while norm(step) <= 0.01 * self.spectrum.norm:
             if decided(self.spectrum.dense + step):
                 return step, float(np.linalg.norm(step, 2))
-            tau *= 4.0
+            step *= 4.0
         return None
 
 
@@ -361,6 +377,10 @@ def _between(low: float, high: float, error: float) -> bool | None:
 
 def _unit(product: FloatArray) -> float:
     return norm(product) or 1.0
+
+
+def _scalar(matrix: FloatArray) -> bool:
+    return _diagonal(matrix) and bool((np.diagonal(matrix) == matrix[0, 0]).all())
 
 
 def _diagonal(matrix: FloatArray) -> bool:

@@ -215,6 +215,7 @@ def _readings(facts: Facts) -> dict[str, str | None]:
         prefix = f"{text}, and " if text else ""
         table = _table(reading)
         verdict, open_ = _verdict(table)
+        failed: list[set[str]] = []
         if not open_:
             found[text] = verdict
             continue
@@ -225,8 +226,10 @@ def _readings(facts: Facts) -> dict[str, str | None]:
             if not asked:
                 found[f"{text}, otherwise" if text else "otherwise"] = key
                 break
-            case = f"{prefix}{' and '.join(asked)}"
-            found[case] = key
+            if any(before <= set(asked) for before in failed):
+                continue
+            failed.append(set(asked))
+            found[f"{prefix}{' and '.join(asked)}"] = key
             prefix = f"{text}, failing that, " if text else "failing that, "
         else:
             found[f"{text}, otherwise" if text else "otherwise"] = None
