@@ -311,11 +311,17 @@ class ExactFacts(Answers):
         """Is the real part positive?"""
         if root.minimal is None:
             return positive(sp.re(root.value))
+        if root.real:
+            return positive(root.value)
         flipped = root.minimal.compose(sp.Poly(-self.x, self.x, domain=sp.QQ))
-        value = sp.re(root.near)
-        if not root.real and flipped.monic() == root.minimal.monic():
-            return None if abs(value) <= TINY and not self._imaginary(root) else bool(value > TINY)
-        return bool(value > 0)
+        # A root on the imaginary axis is minus its conjugate: its polynomial is even.
+        if flipped.monic() == root.minimal.monic() and self._imaginary(root):
+            return False
+        for digits in (DIGITS, 4 * DIGITS, 16 * DIGITS):
+            value = sp.re(_approximate(root, digits))
+            if abs(value) > sp.Rational(1, 10 ** (digits - 10)) * sp.ceiling(1 + abs(root.near)):
+                return bool(value > 0)
+        return None
 
     def _imaginary(self, root: Root) -> bool:
         """Is this root of an even polynomial on the imaginary axis? Its square is then negative."""

@@ -198,7 +198,8 @@ class Spectrum:
             if len(rows) == 0:
                 raise ValueError("cluster must hold computed eigenvalues: got structural zeros.")
             return self.right[:, rows].real, self.left[:, rows].real.T
-        return _splitting(self.dense, self.values, rows)
+        values = self.values if len(self.values) == self.d else np.append(self.values, 0.0)
+        return _splitting(self.dense, values, rows)
 
     def wobble(self, cluster: Cluster) -> float:
         """Bound on how far rounding turns the subspace F of a cluster, to first order."""
@@ -391,7 +392,7 @@ def _splitting(
         return bool(np.abs(inside - value).min() <= far)
 
     form, vectors, m = schur(matrix, output="real", sort=selected)
-    if m == len(values) or m == len(matrix):
+    if m == len(matrix):
         return vectors, vectors.T
     # [I, R] is the dual in Schur coordinates: T11 R - R T22 = T12.
     coupling = solve_sylvester(form[:m, :m], -form[m:, m:], form[:m, m:])

@@ -290,6 +290,46 @@ def test_exact_input_stays_exact_when_scaled_and_permuted(seed: int, scale: floa
     assert of(-scale * eye(4)).theorem == "collapse"
 
 
+def hard(rng: np.random.Generator) -> np.ndarray:
+    """A matrix whose two leading eigenvalues are close, opposite, coupled or far from normal."""
+    d, kind = int(rng.integers(2, 6)), int(rng.integers(5))
+    values = rng.uniform(-1, 1, d)
+    values[0] = 1.5
+    D = np.diag(values)
+    tiny = 10.0 ** rng.uniform(-17, -5)
+    if kind == 0:
+        D[1, 1] = 1.5 * (1 + tiny)
+    elif kind == 1:
+        D[1, 1], D[0, 1] = 1.5, 10.0 ** rng.uniform(-16, 2)
+    elif kind == 2:
+        D[1, 1] = -1.5 * (1 + tiny)
+    elif kind == 3:
+        D[1, 1], D[0, 1], D[1, 0] = 1.5, tiny, -tiny * rng.choice([1.0, 1e-6])
+    else:
+        D = D + np.triu(rng.normal(size=(d, d)), 1) * 10.0 ** rng.uniform(0, 5)
+    M = rng.normal(size=(d, d))
+    M = np.linalg.qr(M)[0] if rng.random() < 0.5 else M
+    return M @ D @ np.linalg.inv(M)
+
+
+@settings(deadline=None, max_examples=200)
+@given(SEEDS)
+def test_a_decided_verdict_survives_rounding_of_v(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    V = hard(rng)
+    regime = of(V)
+    for _ in range(4):
+        E = rng.normal(size=V.shape)
+        E *= np.finfo(float).eps * np.linalg.norm(V) / np.linalg.norm(E)
+        other = of(V + E)
+        if not (regime.undecided or other.undecided):
+            assert regime.theorem == other.theorem
+        if regime.theorem == "4.2":
+            values = np.linalg.eigvals(V + E)
+            values = values[np.argsort(-np.abs(values))]
+            assert values[0].imag == 0 < values[0].real and abs(values[0]) > abs(values[1])
+
+
 @pytest.mark.parametrize(("d", "expected"), [(2, 0.353), (3, 0.327)])
 def test_how_often_ginibre_matrices_have_a_good_leader(d: int, expected: float) -> None:
     rng = np.random.default_rng(d)

@@ -164,3 +164,13 @@ def test_extreme_sizes_are_refused_with_a_remedy() -> None:
         Spectrum.of([[1e200, 1e200], [1e200, 0]])
     with pytest.raises(ValueError, match="V must be square"):
         Spectrum.of([[1.0, 2.0]])
+
+
+def test_splitting_of_a_low_rank_double_eigenvalue() -> None:
+    basis = normal(0, 6, 2)
+    V = LowRank(basis, 3 * np.linalg.pinv(basis))
+    s = Spectrum.of(V)
+    assert s.clusters[0].size == 2 and s.clusters[0].merged
+    inside, dual = s.splitting(s.clusters[0])
+    assert inside.shape == (6, 2) and dual.shape == (2, 6)
+    assert np.abs(3 * inside @ dual - V.dense()).max() < 1e-13
