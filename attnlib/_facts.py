@@ -128,7 +128,7 @@ class NumericFacts(Answers):
         self.Q, self.K = np.ldexp(Q, -self.shift[0]), np.ldexp(K, -self.shift[1])
         self.V = V
         self.spectrum = spectrum or Spectrum.of(V)
-        self.scenario = scenario
+        self.scenario, self.kind = scenario, scenario.kind if scenario else ""
 
     @cached_property
     def leaders(self) -> tuple[Cluster, ...]:
@@ -136,10 +136,6 @@ class NumericFacts(Answers):
         if self.scenario is not None and self.scenario.cluster is not None:
             return (self.scenario.cluster,)
         return self.spectrum.candidates
-
-    @property
-    def kind(self) -> str:
-        return self.scenario.kind if self.scenario else ""
 
     def dimension_one(self) -> Fact:
         return Fact(self.d, self.d == 1, 1.0 - self.d)
