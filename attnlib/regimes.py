@@ -136,7 +136,7 @@ class Regime:
         )
         caption = escape(f"{self.verdict} Limit: {self.geometry}.")
         return (
-            f'<table class="attnlib-regime"><caption>{caption}</caption>'
+            f'<table class="attnlib-regime"><caption style="color:inherit">{caption}</caption>'
             f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
         )
 
