@@ -11,9 +11,13 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.cluster.hierarchy import fcluster, linkage
+from scipy.optimize import nnls
 from scipy.spatial import ConvexHull, QhullError
 
 from ._check import FloatArray, as_number, as_tokens
+
+#: Above this dimension a convex hull has too many facets to list.
+_QHULL_RANK = 6
 
 
 @dataclass(frozen=True, eq=False)
@@ -265,7 +269,18 @@ def hull_vertices(points: FloatArray) -> np.ndarray:
         return np.unique([flat[:, 0].argmin(), flat[:, 0].argmax()])
     if len(points) <= rank + 1:
         return np.arange(len(points))
+    if rank > _QHULL_RANK:
+        return _vertices_by_membership(flat / np.abs(flat).max())
     try:
         return np.sort(ConvexHull(flat).vertices)
     except QhullError:
         return np.arange(len(points))
+
+
+def _vertices_by_membership(points: FloatArray) -> np.ndarray:
+    """Points that are no convex combination of the others, by non-negative least squares."""
+    lifted = np.column_stack([points, np.ones(len(points))])
+    keep = [
+        k for k in range(len(points)) if nnls(np.delete(lifted, k, axis=0).T, lifted[k])[1] > 1e-9
+    ]
+    return np.array(keep, dtype=int)
