@@ -47,6 +47,25 @@ def good_triple(d: int) -> Callable[[np.random.Generator], SelfAttention]:
     return draw
 
 
+def symmetric_good_triple(d: int) -> Callable[[np.random.Generator], SelfAttention]:
+    """A = I and a symmetric V with eigenvalues 1 and others uniform in [-0.9, 0.9]."""
+
+    def draw(rng: np.random.Generator) -> SelfAttention:
+        basis = np.linalg.qr(rng.standard_normal((d, d)))[0]
+        values = np.concatenate([[1.0], rng.uniform(-0.9, 0.9, d - 1)])
+        V = (basis * values) @ basis.T
+        return SelfAttention(np.eye(d), np.eye(d), 0.5 * (V + V.T))
+
+    return draw
+
+
+def symmetric_paranormal(rng: np.random.Generator) -> SelfAttention:
+    """A = I and a symmetric V with eigenvalues 1, 1 and one uniform in [-0.8, 0.8]."""
+    basis = np.linalg.qr(rng.standard_normal((3, 3)))[0]
+    V = (basis * np.array([1, 1, rng.uniform(-0.8, 0.8)])) @ basis.T
+    return SelfAttention(np.eye(3), np.eye(3), 0.5 * (V + V.T))
+
+
 def oblique_paranormal(rng: np.random.Generator) -> SelfAttention:
     """V = S diag(1, 1, mu) S^-1 and A = W^T W with Gaussian S and W, |mu| <= 0.8."""
     S, W = rng.standard_normal((3, 3)), rng.standard_normal((3, 3))
@@ -66,6 +85,9 @@ REGIMES: dict[str, Callable[[np.random.Generator], SelfAttention]] = {
     "d = 1": scalar_form(np.eye(1)),
     "V = diag(1, .5, .2)": scalar_form(np.diag([1, 0.5, 0.2])),
     "V = diag(1, 1, -.5)": scalar_form(np.diag([1, 1, -0.5])),
+    "good triple, V symmetric, A = I, d = 2": symmetric_good_triple(2),
+    "good triple, V symmetric, A = I, d = 3": symmetric_good_triple(3),
+    "paranormal, V symmetric, A = I, d = 3": symmetric_paranormal,
     "random good triple, d = 2": good_triple(2),
     "random good triple, d = 3": good_triple(3),
     "random paranormal, d = 3": oblique_paranormal,
