@@ -14,11 +14,20 @@ from typing import Any
 
 import numpy as np
 import scipy.integrate
-from scipy.linalg import expm
 
 from ._check import FloatArray
-from ._follow import BOOLEAN_GAP, Following, Gaps, Modes, all_pairs, drift, gaps, regroup
-from ._frame import Frame
+from ._follow import (
+    BOOLEAN_GAP,
+    Following,
+    Gaps,
+    Modes,
+    all_pairs,
+    drift,
+    gaps,
+    offset_drift,
+    regroup,
+)
+from ._frame import Exponential, Frame
 from .attention import EPS
 
 #: In units of 1/rate: from here on a fall is made at once; its duration goes into the radii.
@@ -129,22 +138,32 @@ def following(
     )
 
 
-def with_radii(state: Following, other: Following, share: float) -> Following:
-    """The state with radii: `share` of its difference to a rougher run, and rounding."""
+def with_radii(state: Following, other: Following, share: float, apart: FloatArray) -> Following:
+    """The state with radii: `share` of its difference to a rougher run, and rounding.
+
+    `apart` is how far each token ever was from its rough twin (in the frame's units): where a
+    symmetric datum forks, the two may end alike and still not say where the exact one went.
+    """
     lam = state.modes.values.real
-    eps = share * np.abs(state.pi - other.pi).max(axis=0)
+    norm = np.abs(state.modes.left).sum(axis=1)
+    growth = np.exp(np.where(state.modes.expanding, lam * state.time, 0.0))
+    eps = np.abs(state.pi - other.pi).max(axis=0)
+    eps = share * np.maximum(eps, apart[state.leaders].max() * norm)
     eps = eps + 16.0 * EPS * state.modes.condition * np.abs(state.pi).max(axis=0)
-    moved = share * np.abs(state.offset - other.offset)
+    moved = np.maximum(np.abs(state.offset - other.offset), apart[:, None] * norm * growth)
     leading = np.abs(state.pi).max(axis=0) * np.exp(lam * state.time)
     rounding = 16.0 * EPS * state.modes.condition * (leading + np.abs(state.offset).max(axis=0))
     followers = (state.leader_of != np.arange(len(moved)))[:, None]
-    return replace(state, eps=eps, eps_offset=np.where(followers, moved + rounding, 0.0))
+    return replace(state, eps=eps, eps_offset=np.where(followers, share * moved + rounding, 0.0))
 
 
-def judge(state: Following, least: float) -> tuple[np.ndarray, Gaps, FloatArray, FloatArray]:
-    """Certificate of every pair that matters, at state.time."""
+def judge(
+    state: Following, least: float, every: bool = False
+) -> tuple[np.ndarray, Gaps, FloatArray, FloatArray]:
+    """Certificate at state.time of the pairs that matter for now, or of every pair."""
     pairs = all_pairs(state)
-    if state.modes.rate * state.time > _SHARP:
+    late = state.modes.rate * state.time > _SHARP
+    if late and not every and not np.iscomplexobj(state.modes.values[state.modes.expanding]):
         # Which cluster mate a follower looks at no longer shows in any limit (book, appendix).
         i, j = pairs
         keep = (state.leader_of[i] == i) | (state.leader_of[i] != state.leader_of[j])
@@ -160,12 +179,14 @@ def run(
     """Follow a 0/1 state through all its falls, to the certificate or to t_final."""
     out = Cascade(state)
     for _ in range(20 * max_falls + 20):
-        ok, g, gap, growth = judge(state, least)
+        ok, g, _gap, _growth = judge(state, least)
         out.state, out.time = state, state.time
         if ok.all():
-            bound = drift(state, gap, growth, g)
-            out.state = replace(state, eps=state.eps + bound)
-            out.certified = True
+            final = _with_room(state, least, log_counts)
+            out.certified = final is not None
+            out.state = state if final is None else final
+            out.time = out.state.time
+            out.reason = "" if final is not None else "followers' gaps do not open in time"
             out.segments.append(_closed(out.state, np.inf, log_counts))
             return out
         open_pairs = g.pick(np.flatnonzero(~ok))
@@ -207,6 +228,22 @@ def run(
         out.segments.append(segment)
     out.reason = "the budget of switches was used up"
     return out
+
+
+def _with_room(state: Following, least: float, log_counts: FloatArray) -> Following | None:
+    """The state, now or a little later, with room for the drift, if that certifies every pair."""
+    rate = state.modes.rate
+    for pause in (0.0, _MOMENT, 0.3, 1.0, 3.0, 10.0, 30.0):
+        later = replace(state, time=state.time + pause / rate)
+        ok, g, gap, growth = judge(later, least, every=True)
+        if not ok.all():
+            continue
+        eps = later.eps + 2.0 * drift(later, gap, growth, g, log_counts)
+        moved = 2.0 * offset_drift(later, gap, growth, g, log_counts)
+        roomy = replace(later, eps=eps, eps_offset=later.eps_offset + moved)
+        if judge(roomy, least, every=True)[0].all():
+            return roomy
+    return None
 
 
 def _soft(state: Following, pairs: Gaps) -> np.ndarray:
@@ -272,8 +309,12 @@ def _switch(state: Following, when: float, i: int, j: int, falls: list[Fall]) ->
     g = gaps(state, pair, when)
     slope = np.abs((g.c * g.mu).sum(axis=1).real)
     width = BOOLEAN_GAP * np.exp(-np.minimum(g.log, 690.0))
-    late = (np.abs(g.c.sum(axis=1).real) + g.kappa.sum(axis=1) + width) / (slope + 1e-300)
-    late = np.minimum(late, 1.0 / state.modes.size)
+    off = np.abs(g.c.sum(axis=1).real) + g.kappa.sum(axis=1) + width
+    if not inside:
+        back = gaps(regroup(state, when, leader_of), (members, np.full(len(members), old)), when)
+        others = np.abs((back.c * back.mu).sum(axis=1).real) * np.exp(back.log - g.log)
+        slope = np.where(members == old, slope, np.minimum(slope, others))
+    late = np.minimum(off / (slope + 1e-300), 1.0 / state.modes.size)
     if inside:
         log = state.tau[j] - lam.real * when
         moved = np.abs(lam * state.offset[j]) * np.exp(np.minimum(log, 690.0))
@@ -283,7 +324,8 @@ def _switch(state: Following, when: float, i: int, j: int, falls: list[Fall]) ->
     eps_offset = after.eps_offset.copy()
     for k, late_k in zip(members, late, strict=True):
         eps_offset[k] += late_k * apart * np.exp(lam.real * when - after.tau[k])
-    _detours(after, members, np.flatnonzero(state.leader_of == target), eps_offset)
+    mates = np.flatnonzero((state.leader_of == target) & (np.arange(len(leader_of)) != target))
+    _detours(after, members, mates, eps_offset)
     return replace(after, eps_offset=eps_offset)
 
 
@@ -301,7 +343,6 @@ def _detours(
     state: Following, members: np.ndarray, mates: np.ndarray, eps_offset: FloatArray
 ) -> None:
     """Members that first look at a cluster mate, not at the leader: their offsets are less sure."""
-    mates = mates[state.leader_of[mates] != mates]
     if not len(mates):
         return
     i, j = (grid.ravel() for grid in np.meshgrid(members, mates, indexing="ij"))
@@ -316,7 +357,7 @@ def _detours(
             lasts = min(longest, (abs(value[pair]) + radius[pair]) / slope[pair])
         reach = np.exp(min(state.tau[mate] - state.tau[k], 690.0))
         drifted = lasts * np.abs(state.modes.values * state.offset[mate]) * reach
-        eps_offset[k] = np.maximum(eps_offset[k], drifted)
+        eps_offset[k] += drifted
 
 
 def _before(pair: Gaps, zero: float, least: float) -> float:
@@ -350,6 +391,8 @@ class _Window:
         self.leaders, self.cluster = np.unique(state.leader_of, return_inverse=True)
         right, left = modes.right, modes.left
         self.V = ((right * modes.values) @ left).real
+        self.exponential = Exponential(self.V)
+        self.member = np.eye(len(self.leaders))[self.cluster]
         self.form = (left.T @ modes.form @ left).real
         self.factor = float(np.exp(2.0 * modes.rate * begin + modes.log_form))
         self.n, self.d = state.offset.shape
@@ -360,11 +403,10 @@ class _Window:
         right = self.modes.right.T
         return np.vstack([(lead[self.leaders] @ right).real, (offset @ right).real])
 
-    def parts(self, s: float, y: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """e^{sV}, leaders and offsets."""
-        growth = expm(s * self.V)
+    def parts(self, s: float, y: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Leaders e^{sV} p and offsets."""
         count = len(self.leaders)
-        return growth, y[:count] @ growth.T, y[count:]
+        return y[:count] @ self.exponential(s).T, y[count:]
 
     def scores(self, lead: FloatArray, offset: FloatArray) -> FloatArray:
         """Scores against the own leader's: nothing cancels within a cluster."""
@@ -376,28 +418,24 @@ class _Window:
     def velocity(self, s: float, flat: FloatArray) -> FloatArray:
         """Right-hand side, flat."""
         y = flat.reshape(-1, self.d)
-        growth, lead, offset = self.parts(s, y)
-        scores = self.scores(lead, offset) + self.log_counts
-        scores -= scores.max(axis=1, keepdims=True)
-        p = np.exp(scores)
+        lead, offset = self.parts(s, y)
+        p = self.scores(lead, offset) + self.log_counts
+        p -= p.max(axis=1, keepdims=True)
+        np.exp(p, out=p)
         p /= p.sum(axis=1, keepdims=True)
-        count = len(self.leaders)
-        mass = np.zeros((self.n, count))
-        for c in range(count):
-            mass[:, c] = p[:, self.cluster == c].sum(axis=1)
-        between = lead[None, :, :] - lead[self.cluster][:, None, :]
-        pull = p @ offset + np.einsum("ic,icd->id", mass, between)
+        # sum_c mass_ic (lead_c - own lead): the own cluster's mass, near 1, is left out of it.
+        mass = p @ self.member
+        mass[np.arange(self.n), self.cluster] = 0.0
+        pull = p @ offset + mass @ lead - mass.sum(axis=1)[:, None] * lead[self.cluster]
         out = np.empty_like(y)
-        own = pull[self.leaders]
-        back = expm(-s * self.V) @ self.V
-        out[:count] = own @ back.T
+        own, count = pull[self.leaders], len(self.leaders)
+        out[:count] = own @ (self.exponential(-s) @ self.V).T
         out[count:] = (pull - own[self.cluster]) @ self.V.T
-        del growth
         return out.reshape(-1)
 
     def settled(self, s: float, y: FloatArray, least: float) -> np.ndarray | None:
         """New leaders, if attention is 0/1 again and they lead themselves."""
-        _, lead, offset = self.parts(s, y)
+        lead, offset = self.parts(s, y)
         scores = self.scores(lead, offset)
         best = scores.argmax(axis=1)
         top = scores[np.arange(self.n), best]

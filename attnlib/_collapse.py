@@ -51,12 +51,11 @@ class Collapse:
         t = as_number("t", t, at_least=self.time)
         growth = 2.0 * self._rate * (t - self.time) * np.eye(self.rank)
         slow = 0.5 * np.log(t / self.time) * self.skewness
-        covariance = np.linalg.inv(self._inverse + growth + slow)
-        return np.asarray(covariance, dtype=np.float64)
+        return np.asarray(np.linalg.inv(self._inverse + growth + slow), dtype=np.float64)
 
     def whitening(self, t: float) -> FloatArray:
         """Eigenvalues of 2 lam t C(t), ascending: they tend to 1."""
-        return np.linalg.eigvalsh(2.0 * self._rate * t * self.covariance(t))
+        return np.asarray(np.linalg.eigvalsh(2.0 * self._rate * t * self.covariance(t)), float)
 
     def centroid_norm(self, t: float) -> float:
         """Length of the mean of A^{1/2} x at depth t, to leading order: a constant times t^-5/2."""

@@ -52,34 +52,39 @@ class Modes:
         self.left = np.linalg.inv(self.right) if not self.defect else self.right.conj().T
         size = float(np.abs(values).max()) or 1.0
         self.condition = float(condition)
-        # Eigenvalues that agree to within their rounding are taken as equal.
+        # Eigenvalues that agree to within their rounding are taken as equal; a diagonal V is exact.
+        diagonal = not np.any(V - np.diag(np.diagonal(V)))
+        self.rounding = 0.0 if diagonal else 8.0 * EPS * condition * size
         merged = self.values.copy()
         for a in range(1, self.d):
-            if abs(merged[a] - merged[a - 1]) <= 8.0 * EPS * condition * size:
+            if abs(merged[a] - merged[a - 1]) <= self.rounding:
                 merged[a] = merged[a - 1]
         self.values = merged
         self.rate = max(float(merged[0].real), 0.0)
         self.size = size
-        self.expanding = merged.real > 8.0 * EPS * condition * size
+        self.expanding = merged.real > self.rounding
         unit = np.ldexp(system.Q, -exponent(system.Q)).T @ np.ldexp(system.K, -exponent(system.K))
         self.form = self.right.T @ unit @ self.right
         self.real = not np.iscomplexobj(values)
 
     @cached_property
     def exponents(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, int]:
-        """Distinct exponents, falling, with where quadratic, linear and constant terms go."""
-        lam = self.values
-        every = np.concatenate([(lam[:, None] + lam[None, :]).ravel(), lam, [0.0]])
-        key = np.round(every / (self.size * 1e-13)) * (self.size * 1e-13)
-        distinct, place = np.unique(key, return_inverse=True)
-        order = np.argsort(-distinct.real, kind="stable")
-        rank = np.empty_like(order)
-        rank[order] = np.arange(len(order))
-        place = rank[place.ravel()]
-        d = self.d
-        mu = np.zeros(len(order), dtype=every.dtype)
-        mu[place] = every
-        return mu, place[: d * d].reshape(d, d), place[d * d : -1], place[-1:], len(order)
+        """Distinct exponents, falling, with where quadratic, linear and constant terms go.
+
+        Sums are taken in long double, in which sums of two float64 of like size are exact; only
+        exponents as close as the rounding of the eigenvalues are one.
+        """
+        wide = np.clongdouble if np.iscomplexobj(self.values) else np.longdouble
+        lam = self.values.astype(wide)
+        every = np.concatenate([(lam[:, None] + lam[None, :]).ravel(), lam, np.zeros(1, wide)])
+        order = np.lexsort((every.imag, -every.real))
+        sorted_, d = every[order], self.d
+        new = np.abs(np.diff(sorted_)) > 2.0 * self.rounding
+        rank = np.concatenate([[0], np.cumsum(new)])
+        place = np.empty(len(every), dtype=int)
+        place[order] = rank
+        mu = sorted_[np.concatenate([[True], new])].astype(self.values.dtype)
+        return mu, place[: d * d].reshape(d, d), place[d * d : -1], place[-1:], len(mu)
 
 
 @dataclass(frozen=True, eq=False)
@@ -256,8 +261,9 @@ class Gaps:
     def first_zeros(self, horizon: float, budget: int = 3000) -> FloatArray:
         """First s in (0, horizon] at which each gap closes; inf where it does not.
 
-        Steps of |g| / (bound on |g'| from here on) pass no zero; close to one, Newton's. A pair
-        that stands at a zero and opens (it has just switched) does not count.
+        Each step is the first zero of g + g' s - b s^2 / 2 with b a bound on |g''| from here on: it
+        passes no zero, and is Newton's close to one. A pair that stands at a zero and opens (it has
+        just switched) does not count.
         """
         falls = np.where(self.c != 0, self.mu - self.top[:, None], 0.0)
         s = np.zeros(len(self.c))
@@ -276,11 +282,13 @@ class Gaps:
             if count % 16 == 0:
                 sums = np.cumsum(self._shifted(active, terms).envelope[1], axis=1)
                 done |= (sums >= 0.0).all(axis=1)
-            near = (value < 1e-3) & (slope < 0.0)
-            step = np.where(near, value / np.where(near, -slope, 1.0), 0.0)
-            floor = np.where(slope < 0.0, 1e-15, 1e-4)
-            far = np.maximum(value, floor) / np.maximum(bound, 1e-300)
-            s[active] += np.where(near, np.maximum(step, 0.0) + 1e-16 * s[active], far)
+            curve = (np.abs(terms) * np.abs(fall) ** 2).sum(axis=1) / size + 1e-300
+            high = np.maximum(value, np.where(slope < 0.0, 1e-15, 1e-4))
+            root = np.sqrt(slope**2 + 2.0 * curve * high)
+            step = np.where(
+                slope < 0.0, 2.0 * high / (root + np.abs(slope)), (slope + root) / curve
+            )
+            s[active] += step + 1e-16 * s[active]
             active = active[~done & (s[active] <= horizon)]
             if not len(active):
                 return out
@@ -315,49 +323,77 @@ def gaps(state: Following, pairs: tuple[np.ndarray, np.ndarray], t0: float | Non
     apart = np.where(same[:, None], 0.0, p - q)
     e_apart = np.where(same[:, None], 0.0, 2.0 * eps)
 
-    c = np.zeros((len(i), count), dtype=complex if np.iscomplexobj(form) else float)
-    kappa = np.zeros((len(i), count))
-    dp = np.abs(p)
-    for a in range(modes.d):
-        for b in range(modes.d):
-            if form[a, b] == 0.0:
-                continue
-            f, s = form[a, b], size[a, b]
-            m = quadratic[a, b]
-            c[:, m] += p[:, a] * f * apart[:, b]
-            kappa[:, m] += s * (
-                dp[:, a] * e_apart[:, b] + eps[a] * (np.abs(apart[:, b]) + e_apart[:, b])
-            )
-            m = linear[b]
-            c[:, m] += oi[:, a] * f * apart[:, b]
-            kappa[:, m] += s * (
-                np.abs(oi[:, a]) * e_apart[:, b] + ei[:, a] * (np.abs(apart[:, b]) + e_apart[:, b])
-            )
-            m = linear[a]
-            c[:, m] -= p[:, a] * f * oj[:, b]
-            kappa[:, m] += s * (dp[:, a] * ej[:, b] + eps[a] * (np.abs(oj[:, b]) + ej[:, b]))
-            m = constant[0]
-            c[:, m] -= oi[:, a] * f * oj[:, b]
-            kappa[:, m] += s * (
-                np.abs(oi[:, a]) * ej[:, b] + ei[:, a] * (np.abs(oj[:, b]) + ej[:, b])
-            )
+    to_linear = np.zeros((modes.d, count))
+    to_linear[np.arange(modes.d), linear] = 1.0
+    c = _quadratic(p, form, apart, same, state.leader_of, (i, j), quadratic, count)
+    c = c + ((oi @ form) * apart - p * (oj @ form.T)) @ to_linear
+    c[:, constant[0]] -= ((oi @ form) * oj).sum(axis=1)
+    # The same sums of moduli bound what the radii of p, q, o_i and o_j can do.
+    dp, da, doi, doj = np.abs(p), np.abs(apart), np.abs(oi), np.abs(oj)
+    e = np.broadcast_to(eps, p.shape)
+    leaders = (i, j), quadratic, count
+    kappa = _quadratic(dp, size, e_apart, same, state.leader_of, *leaders)
+    kappa = kappa + _quadratic(e, size, da + e_apart, same, state.leader_of, *leaders)
+    kappa += ((doi @ size) * e_apart + (ei @ size) * (da + e_apart)) @ to_linear
+    kappa += (dp * (ej @ size.T) + e * ((doj + ej) @ size.T)) @ to_linear
+    kappa[:, constant[0]] += ((doi @ size) * ej + (ei @ size) * (doj + ej)).sum(axis=1)
     # Rounding of the coefficients themselves.
     kappa += 4.0 * EPS * np.abs(c)
     return Gaps(i, j, mu, c, kappa, log)
 
 
-def drift(state: Following, gap: FloatArray, growth: FloatArray, g: Gaps) -> float:
+def _quadratic(
+    left: np.ndarray,
+    form: np.ndarray,
+    right: np.ndarray,
+    same: np.ndarray,
+    leader_of: np.ndarray,
+    pairs: tuple[np.ndarray, np.ndarray],
+    place: np.ndarray,
+    count: int,
+) -> np.ndarray:
+    """Coefficients of left_a form_ab right_b at the exponents lam_a + lam_b, pair by pair.
+
+    They depend on the two leaders only, and vanish within a cluster.
+    """
+    n = len(leader_of)
+    _, first, which = np.unique(
+        leader_of[pairs[0]] * n + leader_of[pairs[1]], return_index=True, return_inverse=True
+    )
+    few = np.zeros((len(first), count), dtype=np.result_type(left, form, right))
+    across = np.flatnonzero(~same[first])
+    p, q = left[first[across]], right[first[across]]
+    # Modes with equal eigenvalues have equal exponents: their sums are matrix products.
+    _, heads, member = np.unique(place[:, 0], return_index=True, return_inverse=True)
+    gather = np.eye(len(heads))[member.ravel()]
+    for b, head in enumerate(heads):
+        columns = member.ravel() == b
+        terms = (p * (q[:, columns] @ form[:, columns].T)) @ gather
+        for term, exponent_at in zip(terms.T, place[heads, head], strict=True):
+            few[across, exponent_at] += term
+    return few[which.ravel()]
+
+
+def drift(
+    state: Following,
+    gap: FloatArray,
+    growth: FloatArray,
+    g: Gaps,
+    log_counts: FloatArray | None = None,
+) -> float:
     """Bound on how far leaders can still move from the frozen flow, in units of pi, per mode.
 
     |d eps_a/ds| <= |lam_a| sum_j P_lj (|pi_j - pi_l|_a + e^{-lam_a t}|o_j|_a), and
-    P_lj <= e^{-G - r s}.
+    P_lj <= n_j e^{-G - r s}, n_j tokens equal to j (`log_counts`).
     """
     modes = state.modes
     lam = modes.values.real
-    apart = np.abs(state.pi[g.i] - state.pi[g.j])
+    gap = gap if log_counts is None else gap - log_counts[g.j]
+    apart = np.abs(state.pi[g.i] - state.pi[g.j]) + 2.0 * state.eps
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         log_size = state.tau[g.j][:, None] - lam * state.time - gap[:, None]
-        offsets = np.abs(state.offset[g.j]) * np.exp(np.minimum(log_size, 690.0))
+        reach = np.abs(state.offset[g.j]) + state.eps_offset[g.j]
+        offsets = reach * np.exp(np.minimum(log_size, 690.0))
         rate = growth[:, None]
         each = np.abs(modes.values) * (
             apart * np.exp(-gap)[:, None] / rate + offsets / np.maximum(rate + lam, 1e-300)
@@ -365,6 +401,27 @@ def drift(state: Following, gap: FloatArray, growth: FloatArray, g: Gaps) -> flo
     total = np.zeros((len(state.pi), modes.d))
     np.add.at(total, g.i, each)
     return float(total.max(initial=0.0))
+
+
+def offset_drift(
+    state: Following, gap: FloatArray, growth: FloatArray, g: Gaps, log_counts: FloatArray
+) -> FloatArray:
+    """Bound on how far offsets can still move from the frozen flow, (n, d), in units of e^{tau}.
+
+    |d omega_ia/ds| <= |lam_a| sum_j (P_ij + P_lj) (e^{lam_a t}|pi_j - pi_l|_a + |o_j|_a).
+    """
+    lam = state.modes.values
+    apart = np.abs(state.pi[g.i] - state.pi[g.j]) + 2.0 * state.eps
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        log = log_counts[g.j] - gap - state.tau[g.i]
+        grown = apart * np.exp(np.minimum(log[:, None] + lam.real * state.time, 690.0))
+        reach = np.abs(state.offset[g.j]) + state.eps_offset[g.j]
+        size = reach * np.exp(np.minimum(log + state.tau[g.j], 690.0))[:, None]
+        each = grown / (growth[:, None] - lam.real) + size / growth[:, None]
+    one = np.zeros(state.pi.shape)
+    np.add.at(one, g.i, np.abs(lam) * each)
+    own = one[state.leader_of] * np.exp(state.tau[state.leader_of] - state.tau)[:, None]
+    return one + own
 
 
 def regroup(

@@ -80,6 +80,10 @@ def spread(p: FloatArray, inverse: np.ndarray, counts: FloatArray) -> FloatArray
     return (p / counts)[np.ix_(inverse, inverse)]
 
 
+#: Two runs whose data differ by 1e-9 and that were ever this far apart do not know each other's fate.
+_FORK = 1e-3
+
+
 @dataclass
 class Outcome:
     path: Path
@@ -111,10 +115,12 @@ def follow(
     modes = Modes(system, frame)
     least = BOOLEAN_GAP + float(np.log(len(tokens)))
     watch = _Watch(frame, modes, least, frame.start(distinct), rtol, t_final)
-    stop = watch if not modes.defect and modes.rate > 0.0 else None
+    swirls = modes.rate > 0.0 and abs(modes.values[0].imag) > 0.0 and t_final == np.inf
+    stop = watch if not (modes.defect or swirls) and modes.rate > 0.0 else None
     horizon = t_final
     if t_final == np.inf:
         horizon = 60.0 / modes.rate if modes.rate > 0.0 else 30.0 / modes.size
+        horizon = min(horizon, 10.0 / modes.rate) if swirls else horizon
     atol = 0.01 * rtol if atol is None else atol
     start = frame.start(distinct)
     first = march(frame, start, horizon, rtol, atol, "DOP853", max_steps, report, stop)
@@ -123,6 +129,8 @@ def follow(
     if watch.found is not None:
         cascade = run(watch.found, least, np.log(counts), t_final, max_falls)
         reason = cascade.reason
+    elif swirls:
+        reason = "a complex leading pair of eigenvalues: leaders keep changing"
     elif not modes.rate > 0.0:
         reason = "V expands no direction: there are no leaders"
     elif not reason:
@@ -152,8 +160,11 @@ class _Watch:
         self.found: Following | None = None
         self.reason = ""
         self.ready_at = 0.0
+        self.history: list[tuple[float, FloatArray]] = []
+        self.apart = np.zeros(len(start))
 
     def __call__(self, t: float, state: FloatArray) -> bool:
+        self.history.append((t, state))
         if t < self.ready_at or self.t_final - t < t:
             return False
         leader_of = first_leaders(self.frame, t, state, self.least)
@@ -163,11 +174,18 @@ class _Watch:
         if not self._worth(plain):
             return False
         rough = following(self.frame, self.modes, t, self._rough_state(t), leader_of)
-        candidate = with_radii(plain, rough, 0.1)
+        if self.apart.max() > _FORK * (float(np.abs(self.start).max()) or 1.0):
+            self.reason = (
+                f"a fork: data that differ by {100 * self.rtol:.0e} send token "
+                f"{int(self.apart.argmax())} elsewhere (an exceptional datum, or a tie)"
+            )
+            return self.t_final == np.inf  # no certificate will come: stop, or just go on
+        candidate = with_radii(plain, rough, 0.1, self.apart)
         if self._worth(candidate):
             self.found = candidate
             return True
         self.reason = "the state is not known well enough (a tie within the integration error)"
+        self.ready_at = t + 0.2 / self.modes.rate
         return False
 
     def _worth(self, state: Following) -> bool:
@@ -188,23 +206,33 @@ class _Watch:
         return True
 
     def _rough_state(self, t: float) -> FloatArray:
-        """State of a second run: data perturbed and tolerances a hundred times rougher."""
+        """State of a second run: data shaken by 100 tolerances, steps 1,000 times rougher."""
         shape = self.start.shape
         if self.rough is None:
-            rtol = 100.0 * self.rtol
-            signs = np.random.default_rng(shape[0]).choice([-1.0, 1.0], size=shape)
+            shaken, rtol = 100.0 * self.rtol, 1000.0 * self.rtol
             size = float(np.abs(self.start).max()) or 1.0
+            shake = np.random.default_rng(shape[0]).uniform(-1.0, 1.0, size=shape)
             self.rough = scipy.integrate.DOP853(
                 lambda s, flat: self.frame.velocity(s, flat.reshape(shape)).reshape(-1),
                 0.0,
-                (self.start * (1.0 + rtol * signs)).reshape(-1),
+                (self.start + shaken * size * shake).reshape(-1),
                 1e9,
                 rtol=rtol,
                 atol=0.01 * rtol * size,
-                max_step=max(0.5 * t, 1e-300),
             )
         while self.rough.status == "running" and self.rough.t < t:
             self.rough.step()
+            self._compare()
         if self.rough.t == 0.0:
             return self.start
         return self.rough.dense_output()(t).reshape(shape)
+
+    def _compare(self) -> None:
+        """Keep how far each token ever was from its rough twin: a fork on the way is not forgotten."""
+        if not self.history or self.history[0][0] > self.rough.t:
+            return
+        dense = self.rough.dense_output()
+        while self.history and self.history[0][0] <= self.rough.t:
+            time, state = self.history.pop(0)
+            away = np.abs(state - dense(time).reshape(state.shape)).max(axis=1)
+            np.maximum(self.apart, away, out=self.apart)

@@ -47,14 +47,15 @@ class Limit:
     modes : (n, d) array
         `points` in eigenvector coordinates of V (left eigenvectors), in the order of `rates`.
     error : float
-        Bound on the error of `points`, in the same units: integration, rounding and all that the
-        true flow can still deviate.
+        Bound on the error of `points`, in the same units: all that the true flow can still deviate
+        (proved), and what integration and rounding left unknown (estimated by a second run, with
+        a margin of ten).
     falls : tuple of Fall
         Leaders lost on the way after attention first was 0/1: when, who, to whom.
     shape : Shape
         What the limits form: `shape_of(points)`, or hyperplanes of the leading direction.
     rest_error : (n,) array
-        Bound on the error of `rest`, token by token.
+        The same for `rest`, token by token (after falls at large depth: an estimate).
     asymptotics : Collapse or None
         For V = -lam I (no leaders; x -> 0, P -> 1/n, by the theorem, with certified = True): the
         whitening law and its first correction.

@@ -11,7 +11,8 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.axes import Axes
+from cycler import cycler
+from matplotlib.patches import Circle
 from mpl_toolkits.mplot3d.art3d import Poly3DCollection
 from numpy.typing import ArrayLike
 from scipy.spatial import ConvexHull
@@ -20,11 +21,14 @@ from ._check import FloatArray, as_matrix, as_tokens
 from .integration import Trajectory
 from .limits import Limit
 
+#: matplotlib's Axes, flat or three-dimensional; its stubs know only the flat ones.
+Axes = Any
+
 #: Okabe and Ito's colours, the strongest first.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442", "#000000")
 INK, PAPER, FAINT = "#26313d", "#fbfaf7", "#9aa5b1"
 
-STYLE = {
+STYLE: Any = {
     "figure.facecolor": PAPER,
     "savefig.facecolor": PAPER,
     "axes.facecolor": PAPER,
@@ -33,7 +37,7 @@ STYLE = {
     "axes.titlesize": 11,
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "axes.prop_cycle": plt.cycler(color=PALETTE),
+    "axes.prop_cycle": cycler(color=PALETTE),
     "text.color": INK,
     "xtick.color": INK,
     "ytick.color": INK,
@@ -53,7 +57,7 @@ def axes(d: int = 2, width: float = 5.0, height: float = 4.0) -> Axes:
     """A fresh Axes in the book's style, three-dimensional for d = 3."""
     use_style()
     figure = plt.figure(figsize=(width, height))
-    ax = figure.add_subplot(projection="3d" if d == 3 else None)
+    ax: Axes = figure.add_subplot(projection="3d" if d == 3 else None)
     if d == 3:
         ax.view_init(elev=22, azim=-50)
         for axis in (ax.xaxis, ax.yaxis, ax.zaxis):
@@ -182,7 +186,7 @@ def spectrum(V: ArrayLike, ax: Axes | None = None) -> Axes:
     values = np.linalg.eigvals(as_matrix("V", V))
     ax = axes(2, 4.0, 3.6) if ax is None else ax
     radius = float(np.abs(values).max()) or 1.0
-    ax.add_patch(plt.Circle((0, 0), radius, fill=False, color=FAINT, lw=0.8, ls="--"))
+    ax.add_patch(Circle((0, 0), radius, fill=False, color=FAINT, lw=0.8, ls="--"))
     ax.axhline(0, color=FAINT, lw=0.6)
     ax.axvline(0, color=FAINT, lw=0.6)
     ax.plot(values.real, values.imag, "o", color=PALETTE[1], ms=7)
