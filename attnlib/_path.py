@@ -116,11 +116,13 @@ def follow(
     least = BOOLEAN_GAP + float(np.log(len(tokens)))
     watch = _Watch(frame, modes, least, frame.start(distinct), rtol, t_final)
     swirls = modes.rate > 0.0 and abs(modes.values[0].imag) > 0.0 and t_final == np.inf
+    swirls = swirls and len(distinct) > 1
     stop = watch if not (modes.defect or swirls) and modes.rate > 0.0 else None
     horizon = t_final
     if t_final == np.inf:
         horizon = 60.0 / modes.rate if modes.rate > 0.0 else 30.0 / modes.size
-        horizon = min(horizon, 10.0 / modes.rate) if swirls else horizon
+        if swirls:  # a picture is all there will be
+            horizon, max_steps = min(horizon, 10.0 / modes.rate), min(max_steps, 1000)
     atol = 0.01 * rtol if atol is None else atol
     start = frame.start(distinct)
     first = march(frame, start, horizon, rtol, atol, "DOP853", max_steps, report, stop)

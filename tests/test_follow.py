@@ -30,7 +30,7 @@ def _state(kind: str, seed: int) -> tuple[SelfAttention, Following]:
     x = tokens.box(8, 3, 2, seed=rng)
     modes = Modes(system, Frame(system, x))
     y = np.ldexp(x, -modes.exponent) @ modes.left.T
-    followers = (LEADER_OF != np.arange(8))[:, None]
+    followers = (np.arange(8) != LEADER_OF)[:, None]
     t0 = 0.4
     state = Following(
         modes,
