@@ -200,7 +200,7 @@ def _candidates(cloud: FloatArray) -> list[FloatArray]:
     for _ in range(400):
         rows = rng.choice(n, size=min(d, n), replace=False)
         differences = cloud[rows[1:]] - cloud[rows[0]]
-        _, singular, basis = np.linalg.svd(differences, full_matrices=True)
+        _, _, basis = np.linalg.svd(differences, full_matrices=True)
         normal = basis[::-1]
         levels = np.sort(cloud @ normal[0])
         steps = np.diff(levels)
