@@ -213,6 +213,9 @@ def run(
             return out
         i, j = int(open_pairs.i[first]), int(open_pairs.j[first])
         if state.modes.rate * when > _SHARP:
+            if _shared_lead(state, when, i, j):
+                out.reason = f"tokens {i} and {j} share a lead: attention hardens too slowly"
+                return out
             out.segments.append(_closed(state, when, log_counts))
             state = _switch(state, when, i, j, out.falls)
             continue
@@ -292,6 +295,21 @@ def _reason(pairs: Gaps) -> str:
         f"the gap of token {pairs.i[k]} against token {pairs.j[k]} is not seen to grow "
         "(a moving leader, or a direction in which nothing grows)"
     )
+
+
+def _shared_lead(state: Following, when: float, leader: int, mate: int) -> bool:
+    """Whether the little attention that a leader pays to a cluster mate keeps its gap from closing.
+
+    With o = x_l - x_m, do/dt = (P_mm - P_lm) V o, and the bracket has the sign of <Q o, K o>: it
+    adds a multiple of <Q x_l, K V o> to the gap's derivative, without bound in the time left. If
+    that is positive the gap never closes; it grows linearly in t (book, appendix).
+    """
+    if state.leader_of[leader] != leader or state.leader_of[mate] != leader:
+        return False
+    lead, form = state.scaled(when)[0][leader], state.modes.form
+    o = -state.offset[mate]
+    push = (lead @ form @ (state.modes.values * o)).real
+    return bool(push * (o @ form @ o).real > 0.0)
 
 
 def _switch(state: Following, when: float, i: int, j: int, falls: list[Fall]) -> Following:
