@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -127,6 +127,11 @@ def follow(
     start = frame.start(distinct)
     first = march(frame, start, horizon, rtol, atol, "DOP853", max_steps, report, stop)
     cascade = None
+    if watch.found is None and stop is not None and t_final == np.inf:
+        first, tried = _late_start(frame, modes, first, watch, np.log(counts))
+        if tried is not None:
+            path = Path(frame, first, tried, inverse, counts)
+            return Outcome(path, tried, modes, inverse, counts, tried.reason)
     reason = modes.defect or watch.reason
     if watch.found is not None:
         cascade = run(watch.found, least, np.log(counts), t_final, max_falls)
@@ -142,6 +147,41 @@ def follow(
         }.get(first.status, first.message)
     path = Path(frame, first, cascade, inverse, counts)
     return Outcome(path, cascade, modes, inverse, counts, reason)
+
+
+def _late_start(
+    frame: Frame, modes: Modes, first: Run, watch: _Watch, log_counts: FloatArray
+) -> tuple[Run, Cascade | None]:
+    """Go on from an earlier state with leaders and offsets apart, where plain coordinates failed.
+
+    Rounding stops a run when a leader is contested for long by a token close to it. Written as
+    leaders and offsets the same contest loses nothing, whoever is called leader.
+    """
+    end = min(0.8 * float(first.knots[-1]), 6.0 / modes.rate)
+    k = int(np.searchsorted(first.knots, end, side="right")) - 1
+    if first.status != "precision" or k < 1:
+        return first, None
+    t, state = float(first.knots[k]), first.states[k]
+    queries, keys, _ = frame.heads(t, state)
+    leader_of = (queries @ keys.T).argmax(axis=1)
+    for _ in range(len(state).bit_length() + 1):
+        leader_of = leader_of[leader_of]
+    leader_of = np.minimum(leader_of, leader_of[leader_of])  # two that follow each other: either
+    leader_of = leader_of[leader_of]
+    if not np.array_equal(leader_of[leader_of], leader_of):
+        return first, None
+    twin = _Watch(frame, modes, watch.least, watch.start, watch.rtol, np.inf)
+    twin.history = [
+        (float(s), x) for s, x in zip(first.knots[1 : k + 1], first.states[1:], strict=False)
+    ]
+    plain = following(frame, modes, t, state, leader_of)
+    rough = following(frame, modes, t, twin._rough_state(t), leader_of)
+    cascade = run(with_radii(plain, rough, 0.1, twin.apart), watch.least, log_counts, np.inf, 30)
+    if not cascade.certified:
+        watch.reason = cascade.reason if "share a lead" in cascade.reason else watch.reason
+        return first, None
+    knots, states = first.knots[: k + 1], first.states[: k + 1]
+    return replace(first, knots=knots, states=states, pieces=first.pieces[:k]), cascade
 
 
 class _Watch:
