@@ -6,6 +6,7 @@ which is given or estimated from the gap that separates "within a cluster" from 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -88,7 +89,8 @@ def shape_of(points: ArrayLike, noise: float | None = None) -> Shape:
     points : (n, d) array
     noise : float, optional
         Absolute error of the points. By default it is estimated: the spread within clusters is
-        separated from the distance between them by the widest gap on a logarithmic scale.
+        separated from the distance between them by the widest gap on a logarithmic scale, which
+        must be wider than chance makes it.
 
     Returns
     -------
@@ -97,7 +99,7 @@ def shape_of(points: ArrayLike, noise: float | None = None) -> Shape:
 
     Examples
     --------
-    >>> print(shape_of([[0, 0], [1, 0], [0, 1], [1, 0], [0, 1], [0, 0]]))
+    >>> print(shape_of([[0, 0], [1, 0], [0, 1]] * 3))
     polytope with 3 vertices, 3 limit points
     """
     cloud = as_tokens(points, name="points")
@@ -105,132 +107,147 @@ def shape_of(points: ArrayLike, noise: float | None = None) -> Shape:
         noise = as_number("noise", noise, at_least=0.0)
     n, d = cloud.shape
     size = float(np.ptp(cloud, axis=0).max())
-    magnitude = float(np.abs(cloud).max())
-    floor = 64.0 * np.finfo(float).eps * magnitude
-    absolute = max(noise or 0.0, floor)
-    if size <= 10.0 * absolute:
+    floor = max(noise or 0.0, 64.0 * np.finfo(float).eps * float(np.abs(cloud).max()))
+    if size <= 10.0 * floor:
         return _shape("point", cloud.mean(axis=0)[None], np.zeros(n, int), np.empty((0, d)), cloud)
-    grouping = _grouped(cloud, noise, floor)
-    if grouping is not None:
-        centres, label = grouping
-        kind = "points on a line" if _rank(centres, absolute) == 1 else "polytope"
-        if len(centres) == 1:
-            kind = "point"
+    label = _grouped(cloud, noise, floor, 0, _CHANCE)
+    if label is not None:
+        centres = _centres(cloud, label)
+        rank = _rank(centres, floor)
+        kind = ("point", "points on a line", "polytope")[min(rank, 2)]
         return _shape(kind, centres, label, np.empty((0, d)), cloud)
-    found = _projected(cloud, noise, floor)
+    found = _projected(cloud, noise, floor) if d > 1 else None
     if found is None:
         return _shape("none", cloud, np.arange(n), np.eye(d), cloud)
-    normal, (centres, label) = found
-    free = _complement(normal)
-    flat = centres @ normal
-    if len(normal) == 1:
-        kind = "parallel hyperplanes"
-    elif _rank(centres, absolute) <= 1 and len(centres) <= 3:
+    normal, label = found
+    centres = _centres(cloud @ normal.T, label)
+    kind = "parallel hyperplanes" if len(normal) == 1 else "polytope x subspace"
+    if len(normal) > 1 and _rank(centres, floor) <= 1 and len(centres) <= 3:
         kind = "parallel subspaces"
-    else:
-        kind = "polytope x subspace"
-    return _shape(kind, flat, label, free, cloud)
+    return _shape(kind, centres @ normal, label, _complement(normal), cloud)
+
+
+#: Merging heights of points without structure do not jump by this factor past the median: by
+#: simulation less than once in a thousand clouds of 10 to 500 points (tests/test_shapes.py).
+_CHANCE = 6.0
+
+#: The same when the best of several hundred directions was chosen.
+_CHANCE_OF_MANY = 12.0
+
+#: Directions tried; each is normal to the plane through d points.
+_TRIALS = 400
 
 
 def _grouped(
-    points: FloatArray, noise: float | None, floor: float
-) -> tuple[FloatArray, np.ndarray] | None:
-    """Centres and labels if the points fall into clusters clearly tighter than their distances."""
+    points: FloatArray, noise: float | None, floor: float, spent: int, chance: float
+) -> np.ndarray | None:
+    """Labels, if the points fall into clusters clearly tighter than the distances between them.
+
+    Single-linkage merging heights in order: clusters show as one jump, by more than chance, with
+    enough merges below it. `spent` merges were bought by choosing the direction, and do not count.
+    """
     n = len(points)
-    if n < 2:
-        return points.copy(), np.zeros(n, dtype=int)
-    tree = linkage(points, method="single")
-    heights = np.maximum(tree[:, 2], floor)
-    if noise is not None and noise > 0.0:
-        cut = 4.0 * max(noise, floor)
-        ratios = heights[heights > cut]
-        if len(ratios) and ratios.min() < 10.0 * cut and (heights <= cut).any():
-            return None
-        label = fcluster(tree, cut, criterion="distance") - 1
-    else:
-        steps = np.log(heights[1:] / heights[:-1])
-        if not len(steps):
-            return _centres(points, np.arange(n))
-        # Chance gaps among n merging heights are of order log n: ask for clearly more.
-        k = int(steps.argmax())
-        rest = np.delete(steps, k)
-        if steps[k] < max(np.log(20.0), 4.0 * float(rest.max(initial=0.0)) ** 0.5):
-            return None
-        label = fcluster(tree, np.sqrt(heights[k] * heights[k + 1]), criterion="distance") - 1
-    count = int(label.max()) + 1
-    if count > max(2, 0.6 * n):
+    heights, merge = _merging(points)
+    heights = np.maximum(heights, floor)
+    needed = spent + max(3, int(np.ceil(0.4 * n)))
+    if n < 2 or (noise is None and len(heights) < needed):
         return None
-    return _centres(points, label)
+    if noise is not None:  # the noise is known: what is within it is one cluster
+        cut = 4.0 * floor
+        above = heights[heights > cut]
+        clear = not len(above) or above.min() > chance * cut
+        return merge(cut) if clear and (heights <= cut).sum() >= min(needed, n - 1) else None
+    if heights[-1] <= 2.0 * floor:
+        return merge(4.0 * floor)
+    steps = heights[needed:] / heights[needed - 1 : -1]
+    if not len(steps) or steps.max() < chance:
+        return None
+    k = needed - 1 + int(steps.argmax())
+    return merge(float(np.sqrt(heights[k] * heights[k + 1])))
 
 
-def _centres(points: FloatArray, label: np.ndarray) -> tuple[FloatArray, np.ndarray]:
-    count = int(label.max()) + 1
-    return np.array([points[label == k].mean(axis=0) for k in range(count)]), label
+def _merging(points: FloatArray) -> tuple[FloatArray, Callable[[float], np.ndarray]]:
+    """Single-linkage heights, ascending, and a function from a cut to labels."""
+    if len(points) < 2:
+        return np.empty(0), lambda cut: np.zeros(len(points), dtype=int)
+    if points.shape[1] == 1:
+        order = np.argsort(points[:, 0], kind="stable")
+        spacing = np.diff(points[order, 0])
+
+        def levels(cut: float) -> np.ndarray:
+            label = np.empty(len(points), dtype=int)
+            label[order] = np.concatenate([[0], np.cumsum(spacing > cut)])
+            return label
+
+        return np.sort(spacing), levels
+    tree = linkage(points, method="single")
+    return tree[:, 2], lambda cut: fcluster(tree, cut, criterion="distance") - 1
+
+
+def _centres(points: FloatArray, label: np.ndarray) -> FloatArray:
+    return np.array([points[label == k].mean(axis=0) for k in range(int(label.max()) + 1)])
 
 
 def _projected(
     cloud: FloatArray, noise: float | None, floor: float
-) -> tuple[FloatArray, tuple[FloatArray, np.ndarray]] | None:
-    """The largest set of directions in which the points cluster: orthonormal rows.
-
-    Within-cluster differences of nearest neighbours span the free directions: their principal axes
-    are tried from the stiffest on.
-    """
+) -> tuple[FloatArray, np.ndarray] | None:
+    """The largest set of directions (orthonormal rows) in which the points cluster, and labels."""
     d = cloud.shape[1]
-    for normal in _candidates(cloud):
-        kept: FloatArray | None = None
-        result = None
-        for k in range(1, d):
-            trial = normal[:k]
-            grouping = _grouped(cloud @ trial.T, noise, floor)
-            if grouping is None:
-                break
-            kept, result = trial, grouping
-        if kept is not None and result is not None:
-            return kept, result
-    return None
-
-
-def _candidates(cloud: FloatArray) -> list[FloatArray]:
-    """Orthonormal bases whose first rows may be directions of clustering, likeliest first."""
-    n, d = cloud.shape
-    rng = np.random.default_rng(0)
-    best: list[tuple[float, FloatArray]] = []
-    # A hyperplane's normal is fixed by d of its points: draw d points, count who shares a level.
-    for _ in range(400):
-        rows = rng.choice(n, size=min(d, n), replace=False)
-        differences = cloud[rows[1:]] - cloud[rows[0]]
-        _, _, basis = np.linalg.svd(differences, full_matrices=True)
-        normal = basis[::-1]
-        levels = np.sort(cloud @ normal[0])
-        steps = np.diff(levels)
-        span = levels[-1] - levels[0]
-        if span <= 0.0:
+    normals = _normals(cloud, noise, floor)
+    if not normals:
+        return None
+    basis = normals[0][None]
+    label = _grouped(cloud @ basis.T, noise, floor, d - 1, _CHANCE_OF_MANY)
+    if label is None:
+        return None
+    more = [None, *normals[1:]]  # first the direction in which the groups found so far are thinnest
+    while more and len(basis) < d - 1:
+        normal = more.pop(0)
+        if normal is None:
+            wider = _stiffest(cloud, label, len(basis) + 1)
+        else:
+            rest = normal - normal @ basis.T @ basis
+            if np.linalg.norm(rest) < 0.2:
+                continue
+            wider = np.vstack([basis, rest / np.linalg.norm(rest)])
+        trial = _grouped(cloud @ wider.T, noise, floor, d - len(wider), _CHANCE)
+        if trial is None:
             continue
-        score = float(np.sort(steps)[: max(1, n - 4)].sum() / span)
-        best.append((score, _stiffest(cloud, normal)))
-    best.sort(key=lambda pair: pair[0])
-    return [basis for _, basis in best[:5]]
+        wider = _stiffest(cloud, trial, len(wider))
+        again = _grouped(cloud @ wider.T, noise, floor, d - len(wider), _CHANCE)
+        if again is not None:
+            basis, label = wider, again
+            more.insert(0, None)
+    return basis, label
 
 
-def _stiffest(cloud: FloatArray, basis: FloatArray) -> FloatArray:
-    """Refine: group by the first direction, then take the axes of the pooled differences."""
-    levels = cloud @ basis[0]
-    order = np.argsort(levels)
-    steps = np.diff(levels[order])
-    cuts = np.sort(np.argsort(-steps)[:2])
-    label = np.empty(len(cloud), dtype=int)
-    group = np.zeros(len(cloud), dtype=int)
-    # Only steps that stand out separate planes.
-    typical = float(np.median(steps)) + 1e-300
-    for cut in cuts:
-        if steps[cut] > 20.0 * typical:
-            group[cut + 1 :] += 1
-    label[order] = group
-    pooled = np.vstack(
-        [cloud[label == k] - cloud[label == k].mean(axis=0) for k in range(label.max() + 1)]
-    )
-    return np.linalg.svd(pooled, full_matrices=True)[2][::-1]
+def _normals(cloud: FloatArray, noise: float | None, floor: float) -> list[FloatArray]:
+    """Unit normals of families of parallel planes that hold the points, the tightest first."""
+    n, d = cloud.shape
+    if n < 2 * d + 4:
+        return []
+    rng = np.random.default_rng(0)
+    found: list[tuple[float, FloatArray]] = []
+    for _ in range(_TRIALS):
+        rows = rng.choice(n, size=d, replace=False)
+        apart: FloatArray = cloud[rows[1:]] - cloud[rows[0]]
+        normal = np.linalg.svd(apart, full_matrices=True)[2][-1]
+        label = _grouped((cloud @ normal)[:, None], noise, floor, d - 1, _CHANCE)
+        if label is None or label.max() + 1 > 0.5 * n:
+            continue
+        normal = _stiffest(cloud, label, 1)[0]
+        values = (cloud @ normal)[:, None]
+        if _grouped(values, noise, floor, d - 1, _CHANCE_OF_MANY) is not None:
+            away = values - _centres(values, label)[label]
+            found.append((float(np.abs(away).max()), normal))
+    found.sort(key=lambda pair: pair[0])
+    return [normal for _, normal in found]
+
+
+def _stiffest(cloud: FloatArray, label: np.ndarray, count: int) -> FloatArray:
+    """The `count` directions in which points scatter least within their groups."""
+    away: FloatArray = cloud - _centres(cloud, label)[label]
+    return np.linalg.svd(away, full_matrices=True)[2][-count:]
 
 
 def _complement(rows: FloatArray) -> FloatArray:

@@ -121,6 +121,18 @@ ANSWERS = [
         [([0, 1, 0],), ([0.3, 0.3, 0.4],), ([1 / 3, 1 / 3],)],
     ),
     ("chapters/equations", "check_long_step", [(1.6,)], [(0.1,), (-1,), (0.9,)]),
+    (
+        "chapters/numbers",
+        "check_tie",
+        [(lambda bits, rate: (bits + 1) * np.log(2) / rate,)],
+        [(lambda bits, rate: bits * np.log(2) / rate,), (lambda bits, rate: 37 / rate,)],
+    ),
+    (
+        "chapters/numbers",
+        "check_fall",
+        [(1 - np.log(12) / 200,)],
+        [(0.98,), (1 - np.log(4) / 200,), (1.0,)],
+    ),
 ]
 
 
