@@ -60,7 +60,9 @@ def importing() -> None:
 
     empty = fresh("pass")
     print(f"\n`import attnlib`: {fresh('import attnlib') - empty:.3f} s", end="; ")
-    print(f"with integrate and limit loaded: {fresh('import attnlib; attnlib.limit') - empty:.2f} s")
+    print(
+        f"with integrate and limit loaded: {fresh('import attnlib; attnlib.limit') - empty:.2f} s"
+    )
 
 
 if __name__ == "__main__":
