@@ -229,7 +229,7 @@ def _normals(cloud: FloatArray, noise: float | None, floor: float) -> list[Float
     rng = np.random.default_rng(0)
     found: list[tuple[float, FloatArray]] = []
     for _ in range(_TRIALS):
-        rows: np.ndarray = rng.choice(n, size=d, replace=False)
+        rows = rng.permutation(n)[:d]
         apart: FloatArray = cloud[rows[1:]] - cloud[rows[0]]
         normal = np.linalg.svd(apart, full_matrices=True)[2][-1]
         label = _grouped((cloud @ normal)[:, None], noise, floor, d - 1, _CHANCE)
