@@ -174,12 +174,20 @@ def judge(
 
 
 def run(
-    state: Following, least: float, log_counts: FloatArray, t_final: float, max_falls: int
+    state: Following,
+    least: float,
+    log_counts: FloatArray,
+    t_final: float,
+    max_falls: int,
+    soft_start: bool = False,
 ) -> Cascade:
-    """Follow a 0/1 state through all its falls, to the certificate or to t_final."""
+    """Follow a 0/1 state through all its falls, to the certificate or to t_final.
+
+    With `soft_start` attention need not be 0/1 at first: it is integrated until it is.
+    """
     out = Cascade(state)
     for _ in range(20 * max_falls + 20):
-        ok, g, _gap, _growth = judge(state, least)
+        ok, g, gap, _growth = judge(state, least)
         out.state, out.time = state, state.time
         if ok.all():
             final = _with_room(state, least, log_counts)
@@ -189,6 +197,18 @@ def run(
             out.reason = "" if final is not None else "followers' gaps do not open in time"
             out.segments.append(_closed(out.state, np.inf, log_counts))
             return out
+        if soft_start and (gap < least).any():  # not 0/1 yet: no closed form
+            if state.modes.rate * state.time > _SHARP:
+                out.reason = _contest(state, g, gap)
+                return out
+            passed = _through(state, state.time, least, log_counts, out.falls, anyone=True)
+            if isinstance(passed, str):
+                out.reason = passed
+                return out
+            state, segment = passed
+            out.segments.append(segment)
+            continue
+        soft_start = False
         open_pairs = g.pick(np.flatnonzero(~ok))
         zeros = open_pairs.first_zeros(min(t_final - state.time, 1e9))
         soft = _soft(state, open_pairs) & (state.modes.rate * (state.time + zeros) > _SHARP)
@@ -295,6 +315,16 @@ def _reason(pairs: Gaps) -> str:
         f"the gap of token {pairs.i[k]} against token {pairs.j[k]} is not seen to grow "
         "(a moving leader, or a direction in which nothing grows)"
     )
+
+
+def _contest(state: Following, g: Gaps, gap: FloatArray) -> str:
+    """Why attention is not 0/1 this late: a shared lead, most of the time."""
+    leader = state.leader_of[g.i] == g.i
+    worst = int(np.where(leader, gap, np.inf).argmin()) if leader.any() else int(gap.argmin())
+    i, j = int(g.i[worst]), int(g.j[worst])
+    if _shared_lead(state, state.time, i, j):
+        return f"tokens {i} and {j} share a lead: attention hardens too slowly"
+    return "attention did not become 0/1 with leaders that lead themselves"
 
 
 def _shared_lead(state: Following, when: float, leader: int, mate: int) -> bool:
@@ -492,9 +522,17 @@ class _Window:
 
 
 def _through(
-    state: Following, begin: float, least: float, log_counts: FloatArray, falls: list[Fall]
+    state: Following,
+    begin: float,
+    least: float,
+    log_counts: FloatArray,
+    falls: list[Fall],
+    anyone: bool = False,
 ) -> tuple[Following, Segment] | str:
-    """Integrate through one or several falls, until attention is 0/1 again."""
+    """Integrate through one or several falls, until attention is 0/1 again.
+
+    With new leaders, that is, or (`anyone`) with the same.
+    """
     window = _Window(state, begin, log_counts)
     y0 = window.start()
     span = 3.0 / state.modes.size
@@ -506,7 +544,7 @@ def _through(
         pieces.append(solver.dense_output())
         knots.append(float(solver.t))
         best = window.settled(solver.t, solver.y.reshape(y0.shape), least)
-        if best is not None and not np.array_equal(best, state.leader_of):
+        if best is not None and (anyone or not np.array_equal(best, state.leader_of)):
             break
         best = None
     if solver.status == "failed":

@@ -176,7 +176,9 @@ def _late_start(
     ]
     plain = following(frame, modes, t, state, leader_of)
     rough = following(frame, modes, t, twin._rough_state(t), leader_of)
-    cascade = run(with_radii(plain, rough, 0.1, twin.apart), watch.least, log_counts, np.inf, 30)
+    cascade = run(
+        with_radii(plain, rough, 0.1, twin.apart), watch.least, log_counts, np.inf, 30, True
+    )
     if not cascade.certified:
         watch.reason = cascade.reason if "share a lead" in cascade.reason else watch.reason
         return first, None
