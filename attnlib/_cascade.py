@@ -38,6 +38,10 @@ _SHARP = 10.0
 _MOMENT = 1e-2
 
 
+#: Steps through one fall: many times what a fall takes.
+_WINDOW_STEPS = 3_000
+
+
 @dataclass(frozen=True)
 class Fall:
     """A leader stops leading itself, and its followers go with it.
@@ -538,7 +542,7 @@ def _through(
     span = 3.0 / state.modes.size
     solver = window.solver(y0, span, 1e-11)
     pieces, knots, best = [], [0.0], None
-    for _ in range(20_000):
+    for _ in range(_WINDOW_STEPS):
         if solver.status != "running" or solver.step() is not None:
             break
         pieces.append(solver.dense_output())
@@ -547,6 +551,8 @@ def _through(
         if best is not None and (anyone or not np.array_equal(best, state.leader_of)):
             break
         best = None
+    if best is None and len(pieces) == _WINDOW_STEPS:
+        return f"attention near t = {begin:.6g} hardens too slowly: the budget of steps was used up"
     if solver.status == "failed":
         return f"the integrator found no step through the fall near t = {begin:.6g}"
     s = knots[-1]
@@ -591,7 +597,7 @@ def _rough(window: _Window, y0: FloatArray, end: float) -> Following | None:
     y[count:] += ((shake[count:] * radius) @ modes.right.T).real
     y[count + window.leaders] = 0.0
     solver = window.solver(y, end, 1e-9)
-    for _ in range(20_000):
+    for _ in range(_WINDOW_STEPS):
         if solver.status != "running":
             break
         solver.step()
