@@ -6,6 +6,8 @@ paper, so that text keeps its contrast on a dark page as well.
 
 from __future__ import annotations
 
+import html
+import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +17,7 @@ from cycler import cycler
 from matplotlib.patches import Circle
 from mpl_toolkits.mplot3d.art3d import Poly3DCollection
 from numpy.typing import ArrayLike
-from scipy.spatial import ConvexHull
+from scipy.spatial import ConvexHull, QhullError
 
 from ._check import FloatArray, as_matrix, as_tokens
 from .integration import Trajectory
@@ -112,7 +114,20 @@ def paths(
 def hulls(
     trajectory: Trajectory, times: Sequence[float], ax: Axes | None = None, *, rescaled: bool = True
 ) -> Axes:
-    """Convex hulls of the tokens at several depths, later ones darker (d = 2 or 3)."""
+    """Convex hulls of the tokens at several depths, later ones darker (d = 2 or 3).
+
+    Parameters
+    ----------
+    trajectory : Trajectory
+    times : sequence of depths
+    rescaled : bool
+        Rescaled coordinates z (default) or original ones x.
+
+    Notes
+    -----
+    A cloud that lies on a line or in a plane has no interior: in d = 2 its hull is drawn as the
+    segment or point that it is, in d = 3 the tokens are drawn as points.
+    """
     d = trajectory.d
     if d not in (2, 3):
         raise ValueError(f"hulls shows tokens of dimension 2 or 3: got d = {d}.")
@@ -120,20 +135,14 @@ def hulls(
     at = trajectory.rescaled_at if rescaled else trajectory.at
     for k, t in enumerate(times):
         points = at(t)
-        hull = ConvexHull(points)
         strength = (k + 1) / len(times)
         if d == 2:
-            corners = points[hull.vertices]
+            corners = _corners(points)
             ax.fill(*corners.T, color=PALETTE[0], alpha=0.06 + 0.10 * strength, lw=0)
             ring = np.vstack([corners, corners[:1]])
             ax.plot(*ring.T, color=PALETTE[0], lw=0.6 + 1.4 * strength, label=f"$t={t:g}$")
         else:
-            faces = points[hull.simplices]
-            ax.add_collection3d(
-                Poly3DCollection(
-                    faces, facecolor=PALETTE[0], edgecolor=PALETTE[0], lw=0.3, alpha=0.10 * strength
-                )
-            )
+            _solid(ax, points, 0.10 * strength)
             ax.auto_scale_xyz(*points.T)
     _label(ax, "z" if rescaled else "x", d)
     return ax
@@ -239,13 +248,14 @@ def moving(
         raise ValueError(f"moving shows tokens of dimension 2: got d = {trajectory.d}.")
     times = np.linspace(trajectory.times[0], trajectory.times[-1], frames)
     z = trajectory.rescaled_at(times)
-    reach = 1.08 * float(np.abs(z).max())
+    reach = 1.08 * float(np.abs(z).max()) or 1.0
     spots = np.round((z / reach * [1, -1] + 1) * size / 2, 1)
-    final = np.round((ConvexHull(z[-1]).points / reach * [1, -1] + 1) * size / 2, 1)
-    ring = " ".join(f"{a},{b}" for a, b in final[ConvexHull(z[-1]).vertices])
-    first = np.round((z[0] / reach * [1, -1] + 1) * size / 2, 1)
-    start = " ".join(f"{a},{b}" for a, b in first[ConvexHull(z[0]).vertices])
-    key = f"attn{abs(hash((label, spots.tobytes()))) % 10**8}"
+    start, ring = (
+        " ".join(f"{a},{b}" for a, b in np.round((_corners(c) / reach * [1, -1] + 1) * size / 2, 1))
+        for c in (z[0], z[-1])
+    )
+    label = html.escape(label)
+    key = f"attn{zlib.crc32(label.encode() + spots.tobytes())}"
     parts = [
         f'<svg class="{key}" viewBox="0 0 {size} {size}" role="img" aria-label="{label}" '
         f'style="max-width:{size}px;width:100%;height:auto">',
@@ -280,6 +290,28 @@ def support(points: ArrayLike, directions: ArrayLike) -> FloatArray:
     """Support function of the hull of the points in the given directions (rows), (k,)."""
     cloud = as_tokens(points, name="points")
     return (cloud @ np.asarray(directions, dtype=float).T).max(axis=0)
+
+
+def _corners(points: FloatArray) -> FloatArray:
+    """Corners of the hull of points in the plane, in order; the two ends of a flat cloud."""
+    try:
+        return points[ConvexHull(points).vertices]
+    except (QhullError, ValueError):
+        centred = points - points.mean(axis=0)
+        along = centred @ np.linalg.svd(centred)[2][0]
+        return points[[along.argmin(), along.argmax()]]
+
+
+def _solid(ax: Axes, points: FloatArray, alpha: float) -> None:
+    """Faces of the hull of points in space; the points themselves if they lie in a plane."""
+    try:
+        faces = points[ConvexHull(points).simplices]
+    except (QhullError, ValueError):
+        ax.plot(*points.T, "o", color=PALETTE[0], ms=3)
+        return
+    ax.add_collection3d(
+        Poly3DCollection(faces, facecolor=PALETTE[0], edgecolor=PALETTE[0], lw=0.3, alpha=alpha)
+    )
 
 
 def _label(ax: Axes, name: str, d: int) -> None:

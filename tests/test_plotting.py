@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import matplotlib
 import numpy as np
 import pytest
@@ -46,6 +51,38 @@ def test_hulls_and_limits() -> None:
     assert plotting.hulls(_run(3), [0, 2]) is not None
     with pytest.raises(ValueError, match="d = 1"):
         plotting.hulls(_run(1), [0])
+
+
+@pytest.mark.parametrize("cloud", [[[1, 2]], [[1, 2], [2, 1]], [[1, 1], [-1, -1], [2, 2]]])
+def test_flat_clouds_have_pictures_too(cloud: list[list[float]]) -> None:
+    path = integrate(SelfAttention(np.eye(2), np.eye(2), np.eye(2)), cloud, 1.0)
+    ring = plotting.hulls(path, [0]).lines[0].get_xydata()
+    ends = np.array(cloud)[[np.argmin(cloud, axis=0)[0], np.argmax(cloud, axis=0)[0]]]
+    assert {tuple(p) for p in ring} == {tuple(p) for p in ends.astype(float)}
+    assert plotting.moving(path).count("<circle") == len(cloud)
+    flat = np.column_stack([cloud, np.zeros(len(cloud))])
+    path = integrate(SelfAttention(np.eye(3), np.eye(3), np.eye(3)), flat, 1.0)
+    assert len(plotting.hulls(path, [0]).lines) == 1
+
+
+def test_moving_picture_is_the_same_in_every_run() -> None:
+    script = (
+        "import numpy as np; from attnlib import *; from attnlib import plotting; I = np.eye(2);"
+        "print(plotting.moving(integrate(SelfAttention(I, I, I), [[1, 0], [0, 1]], 1), label='<a>'))"
+    )
+    pictures = [
+        subprocess.run(
+            [sys.executable, "-c", script],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            cwd=Path(__file__).parents[1],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    ]
+    assert pictures[0] == pictures[1]
+    assert 'aria-label="&lt;a&gt;"' in pictures[0]
 
 
 def test_matrix_decay_and_spectrum() -> None:
