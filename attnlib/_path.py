@@ -121,7 +121,7 @@ def follow(
     horizon = t_final
     if t_final == np.inf:
         horizon = 60.0 / modes.rate if modes.rate > 0.0 else 30.0 / modes.size
-        if swirls:  # a picture is all there will be
+        if modes.rate > 0.0 and (swirls or modes.defect):  # a picture is all there will be
             horizon, max_steps = min(horizon, 10.0 / modes.rate), min(max_steps, 1000)
     atol = 0.01 * rtol if atol is None else atol
     start = frame.start(distinct)
