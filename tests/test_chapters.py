@@ -122,6 +122,18 @@ ANSWERS = [
     ),
     ("chapters/equations", "check_long_step", [(1.6,)], [(0.1,), (-1,), (0.9,)]),
     (
+        "chapters/hyperplanes",
+        "check_normal",
+        [([2, 3],), ([-0.4, -0.6],)],
+        [([1, 0],), ([0, 0],), ([3, -2],), ([1, 0, 0],)],
+    ),
+    (
+        "chapters/hyperplanes",
+        "check_single",
+        [([[1, 0.5], [2, -1], [3, 0.2], [1.5, 1]],), ([[-1, 0], [-2, 1], [-3, 0], [-4, 1]],)],
+        [([[1, 0], [2, 0], [-1, 0], [-2, 0]],), (np.ones((4, 2)),), ([[1, 0], [2, 0], [3, 0]],)],
+    ),
+    (
         "chapters/numbers",
         "check_tie",
         [(lambda bits, rate: (bits + 1) * np.log(2) / rate,)],
