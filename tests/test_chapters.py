@@ -15,6 +15,9 @@ import numpy as np
 import pytest
 import yaml
 
+from attnlib import SelfAttention, limit, tokens
+from attnlib.shapes import hull_vertices
+
 matplotlib.use("Agg")
 
 ROOT = Path(__file__).parents[1]
@@ -101,6 +104,7 @@ def _names(page: str, wanted: str) -> Any:
 ANGLE = 2 * np.pi * np.arange(5) / 5
 PENTAGON = np.column_stack([np.cos(ANGLE), np.sin(ANGLE)])
 SQUARE = [[1, 1], [1, -1], [-1, 1], [-1, -1]]
+SQUARE_IN_ORDER = [[1, 1], [-1, 1], [-1, -1], [1, -1]]
 ANSWERS = [
     (
         "chapters/vertices",
@@ -156,3 +160,38 @@ def test_exercises_accept_right_answers_only(
     check = _names(page, name)
     assert all(check(*answer) for answer in right)
     assert not any(check(*answer) for answer in wrong)
+
+
+@pytest.mark.parametrize("page", _pages())
+def test_claims_name_tests_that_exist(page: str) -> None:
+    for check in re.findall(r"^:check: (.+)$", _source(page), re.MULTILINE):
+        name, _, test = check.strip().partition("::")
+        assert f"def {test}(" in (ROOT / name).read_text(), check
+
+
+def test_random_tokens_end_at_vertices() -> None:
+    for seed in range(8):
+        end = limit(SelfAttention(np.eye(2), np.eye(2), np.eye(2)), tokens.box(20, 2, 5, seed=seed))
+        assert end.certified
+        assert np.abs(end.points - end.points[end.leader_of]).max() < 1e-9
+        assert set(hull_vertices(end.points[end.leaders])) == set(range(len(end.leaders)))
+
+
+@pytest.mark.parametrize(
+    ("vertices", "A", "beyond"),
+    [
+        (SQUARE_IN_ORDER, np.eye(2), [(1, 0), (0, 1), (-1, 0), (0, -1), (0, 0)]),
+        ([[1, 0], [3, 1], [3, -1]], np.eye(2), [(3, 0)]),
+        (
+            [[1, -2], [1, 2], [-1, 0]],
+            np.diag([1.0, 4.0]),
+            [(1, 0), (-0.8, 0.2), (-0.8, -0.2), (0, 0)],
+        ),
+    ],
+)
+def test_limit_set_of_the_page(vertices: list, A: np.ndarray, beyond: list) -> None:
+    """The second polygon has a vertex that is not in S: 0 lies outside, before it."""
+    found = _names("chapters/vertices", "limit_set")(np.array(vertices, float), A)
+    dominant = [v for v in np.array(vertices, float) if (vertices @ A @ v).max() <= v @ A @ v]
+    wanted = {tuple(np.round(x, 9) + 0.0) for x in [*np.array(beyond, float), *dominant]}
+    assert {tuple(np.round(x, 9) + 0.0) for x in found} == wanted
