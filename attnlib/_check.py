@@ -22,7 +22,7 @@ def as_real_array(name: str, value: ArrayLike) -> FloatArray:
             if any(entry is None for entry in array.flat):
                 raise TypeError
             array = array.astype(float)
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, OverflowError):
             raise TypeError(
                 f"{name} must hold real numbers: got objects such as {_sample(value)}."
             ) from None
@@ -88,7 +88,10 @@ def as_number(
         value = value.item()
     if isinstance(value, bool | np.bool_) or not isinstance(value, Real):
         raise TypeError(f"{name} must be a real number: got {_sample(value)}.")
-    number = float(value)
+    try:
+        number = float(value)
+    except OverflowError:
+        number = float("inf")
     if not np.isfinite(number):
         raise ValueError(f"{name} must be finite: got {number}.")
     if at_least is not None and number < at_least:

@@ -50,6 +50,7 @@ class Trajectory:
     message: str
     statistics: Statistics
     _path: Any = field(repr=False)
+    _end: float = field(repr=False)
     _rerun: Callable[[float], Trajectory] | None = field(default=None, repr=False)
 
     @property
@@ -93,7 +94,7 @@ class Trajectory:
 
     def attention(self, t: float) -> FloatArray:
         """Attention matrix P(t), shape (n, n), equation (1.2)."""
-        flat, _ = as_times("t", as_number("t", t), self.times[0], self.times[-1])
+        flat, _ = as_times("t", as_number("t", t), 0.0, self._end)
         return self._path.attention(float(flat[0]))
 
     def global_error(self) -> float:
@@ -102,10 +103,12 @@ class Trajectory:
         Runs again with tolerances twenty times tighter and compares: the true error of this run if
         the second is much better. Not a bound: where solutions separate fast, believe it less.
         """
-        if self._rerun is None or len(self.times) < 2:
+        if self._end == 0.0:
             return 0.0
-        other = self._rerun(float(self.times[-1]))
-        end = float(min(self.times[-1], other.times[-1]))
+        if self._rerun is None:
+            raise TypeError("layers are exact but for rounding: there is no error to estimate.")
+        other = self._rerun(self._end)
+        end = min(self._end, other._end)
         try:
             mine, theirs = self.rescaled_at(end), other.rescaled_at(end)
         except TypeError:  # no V to rescale with
@@ -114,7 +117,7 @@ class Trajectory:
         return float(np.nanmax(np.abs(mine - theirs)) / size)
 
     def _evaluate(self, t: ArrayLike, convert: Callable[[float], FloatArray]) -> FloatArray:
-        flat, single = as_times("t", t, self.times[0], self.times[-1])
+        flat, single = as_times("t", t, 0.0, self._end)
         out = np.array([convert(float(time)) for time in flat])
         return out[0] if single else out
 
@@ -209,6 +212,7 @@ def integrate(
         message=run.message,
         statistics=run.statistics,
         _path=path,
+        _end=end,
         _rerun=rerun,
     )
 
@@ -298,6 +302,7 @@ def layers(system: SelfAttention, tokens: ArrayLike, depth: int, step: float) ->
         message=message,
         statistics=statistics,
         _path=_LayerPath(frame, run),
+        _end=float(knots[-1]),
     )
 
 
@@ -347,15 +352,18 @@ def _increasing(times: ArrayLike, t_final: float) -> FloatArray:
 def _reporter(progress: Any) -> Progress:
     if progress is None:
         return lambda t, t_final: None
-    if hasattr(progress, "update"):  # a tqdm bar: total is t_final or anything
+    if hasattr(progress, "update") and hasattr(
+        progress, "total"
+    ):  # a tqdm bar: total is t_final or anything
         last = [0.0]
 
         def update(t: float, t_final: float) -> None:
-            progress.update((t - last[0]) * ((progress.total or t_final) / t_final))
-            last[0] = t
+            step = max(t - last[0], 0.0)
+            progress.update(step * ((progress.total or t_final) / t_final))
+            last[0] += step
 
         return update
-    if not callable(progress):
+    if not callable(progress) or isinstance(progress, dict):
         raise TypeError(
             f"progress must be callable as progress(t, t_final), or a tqdm bar: "
             f"got {type(progress).__name__}."

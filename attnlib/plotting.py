@@ -217,18 +217,16 @@ def hyperplanes(
         raise ValueError(f"normal must have 2 or 3 entries: got shape {w.shape}.")
     foot = w / (w @ w)
     span = np.linalg.svd(w[None])[2][1:]
-    corners = [ax.get_xlim(), ax.get_ylim()] + ([ax.get_zlim()] if len(w) == 3 else [])
-    size = 2.0 * max(abs(end) for pair in corners for end in pair)
     for offset in np.atleast_1d(np.asarray(offsets, dtype=float)):
-        if len(w) == 2:
-            ends = foot * offset + np.array([[-size], [size]]) * span[0]
-            ax.plot(*ends.T, color=color, lw=1.2, alpha=0.8)
-        else:
-            square = np.array([[-1, -1], [-1, 1], [1, 1], [1, -1]]) * 0.5 * size
-            face = foot * offset + square @ span
-            ax.add_collection3d(Poly3DCollection([face], facecolor=color, alpha=0.18))
-    for name, pair in zip("xyz", corners, strict=False):
-        getattr(ax, f"set_{name}lim")(*pair)
+        if len(w) == 2:  # a line without ends leaves the limits of the Axes alone
+            ax.axline(foot * offset, foot * offset + span[0], color=color, lw=1.2, alpha=0.8)
+            continue
+        corners = [ax.get_xlim(), ax.get_ylim(), ax.get_zlim()]
+        size = max(abs(end) for pair in corners for end in pair)
+        square = np.array([[-1, -1], [-1, 1], [1, 1], [1, -1]]) * size
+        face = foot * offset + square @ span
+        ax.add_collection3d(Poly3DCollection([face], facecolor=color, alpha=0.18))
+        ax.set(xlim=corners[0], ylim=corners[1], zlim=corners[2])
     return ax
 
 

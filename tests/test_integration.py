@@ -139,6 +139,18 @@ def test_kept_times_and_shapes() -> None:
     assert 0 < path.statistics.smallest_step <= path.statistics.largest_step <= 1.0
 
 
+def test_kept_times_do_not_narrow_what_is_known() -> None:
+    x = tokens.box(6, 2, 5, seed=0)
+    path = integrate(_identity(2), x, 3.0, times=[2.0, 3.0], rtol=1e-4)
+    assert path.times.tolist() == [2.0, 3.0] and np.abs(path.at(0.0) - x).max() < 1e-12
+    assert path.global_error() > 0
+    with pytest.warns(PrecisionWarning):
+        early = integrate(_identity(2), x, 3.0, times=[2.9], max_steps=3)
+    assert len(early.times) == 0 and np.isfinite(early.at(0.01)).all()
+    with pytest.raises(ValueError, match="finite"):
+        integrate(_identity(2), x, 10**400)
+
+
 def test_global_error_is_honest() -> None:
     x = tokens.box(10, 2, seed=1)
     truth = integrate(_identity(2), x, 3.0, rtol=1e-13).rescaled_at(3.0)

@@ -99,7 +99,7 @@ def test_hyperplanes_are_level_sets() -> None:
     ax.set(xlim=(-2, 2), ylim=(-2, 2))
     plotting.hyperplanes([1.0, 2.0], [-1.0, 0.5], ax)
     for line, offset in zip(ax.lines, (-1.0, 0.5), strict=True):
-        assert np.allclose(line.get_xydata() @ [1.0, 2.0], offset)
+        assert np.allclose(np.array([line.get_xy1(), line.get_xy2()]) @ [1.0, 2.0], offset)
     assert ax.get_xlim() == (-2, 2)
     with pytest.raises(ValueError, match=r"\(4,\)"):
         plotting.hyperplanes(np.ones(4), [0], ax)
