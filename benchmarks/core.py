@@ -32,22 +32,32 @@ def seconds(call: Callable[[], object], repeats: int) -> float:
 
 
 def settings() -> None:
-    """Triple loop against integrate at rtol 1e-9, and errors of both."""
-    print("| n | d | triple loop, s | integrate, ms | ratio | error of the loop | of integrate |")
-    print("|--:|--:|--:|--:|--:|--:|--:|")
+    """Triple loop against integrate at rtol 1e-9, and errors of both.
+
+    The loop as published is timed over the first of its 50 steps; all steps do the same work.
+    """
+    print(
+        "| n | d | loop as published, s | with e^tV once a step, s | integrate, ms | ratios ",
+        end="",
+    )
+    print("| error of the loop | of integrate |\n|--:|--:|--:|--:|--:|--:|--:|--:|")
     for n, d in SETTINGS:
         eye = np.eye(d)
         system, x = SelfAttention(eye, eye, eye), tokens.box(n, d, 5, seed=1)
-        ours = seconds(lambda s=system, x=x: integrate(s, x, T, rtol=1e-9), 25)
+        before = seconds(lambda s=system, x=x: integrate(s, x, T, rtol=1e-9), 25)
         start = time.perf_counter()
         loop = baseline.run(eye, eye, eye, x, T)
-        theirs = time.perf_counter() - start
-        again = seconds(lambda s=system, x=x: integrate(s, x, T, rtol=1e-9), 25)
-        ours = statistics.median([ours, again])
+        hoisted = time.perf_counter() - start
+        start = time.perf_counter()
+        baseline.run(eye, eye, eye, x, 0.1, as_published=True)
+        published = round(T / 0.1) * (time.perf_counter() - start)
+        after = seconds(lambda s=system, x=x: integrate(s, x, T, rtol=1e-9), 25)
+        ours = statistics.median([before, after])
         truth = integrate(system, x, T, rtol=1e-13).rescaled_at(T)
         found = integrate(system, x, T, rtol=1e-9).rescaled_at(T)
         print(
-            f"| {n} | {d} | {theirs:.2f} | {1e3 * ours:.1f} | {theirs / ours:.0f} "
+            f"| {n} | {d} | {published:.0f} | {hoisted:.1f} | {1e3 * ours:.1f} "
+            f"| {published / ours:.0f}, {hoisted / ours:.0f} "
             f"| {np.abs(loop - truth).max():.0e} | {np.abs(found - truth).max():.0e} |"
         )
 
