@@ -34,7 +34,7 @@ _HOMES = {
     "shape_of": "shapes",
 }
 
-_MODULES = ("attention", "plotting", "symbolic", "tokens", "widgets")
+_MODULES = ("attention", "plotting", "symbolic", "tokens")
 
 __all__ = [
     "Dynamics",

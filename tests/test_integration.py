@@ -378,6 +378,7 @@ def test_import_is_light() -> None:
 def test_public_names_exist() -> None:
     for name in attnlib.__all__:
         assert getattr(attnlib, name) is not None
+    assert all(hasattr(attnlib, name) for name in dir(attnlib))
     with pytest.raises(AttributeError, match="no_such"):
         _ = attnlib.no_such
 
