@@ -12,15 +12,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from . import tokens
     from .dynamics import Dynamics, SelfAttention
+    from .feedforward import FeedForward
     from .integration import PrecisionWarning, Trajectory, integrate, layers
     from .limits import Limit, limit
     from .regimes import Regime, classify
     from .shapes import Shape, shape_of
     from .spectrum import LowRank
+    from .sweeps import Sweep, sweep
 
 _HOMES = {
     "Dynamics": "dynamics",
     "SelfAttention": "dynamics",
+    "FeedForward": "feedforward",
     "PrecisionWarning": "integration",
     "Trajectory": "integration",
     "integrate": "integration",
@@ -32,24 +35,29 @@ _HOMES = {
     "limit": "limits",
     "Shape": "shapes",
     "shape_of": "shapes",
+    "Sweep": "sweeps",
+    "sweep": "sweeps",
 }
 
 _MODULES = ("attention", "plotting", "symbolic", "tokens")
 
 __all__ = [
     "Dynamics",
+    "FeedForward",
     "Limit",
     "LowRank",
     "PrecisionWarning",
     "Regime",
     "SelfAttention",
     "Shape",
+    "Sweep",
     "Trajectory",
     "classify",
     "integrate",
     "layers",
     "limit",
     "shape_of",
+    "sweep",
     "tokens",
 ]
 

@@ -313,7 +313,7 @@ def _reason(pairs: Gaps) -> str:
         k = int(np.flatnonzero(tied)[0])
         return f"a tie: tokens {pairs.j[k]} and the leader of token {pairs.i[k]} score alike"
     if np.abs(pairs.mu.imag).max() > 0 and pairs.mu[0].imag != 0:
-        return "a complex leading pair: leaders keep changing"
+        return "a complex leading pair: no certificate is known"
     k = int(gap.argmin())
     return (
         f"the gap of token {pairs.i[k]} against token {pairs.j[k]} is not seen to grow "
@@ -543,7 +543,9 @@ def _through(
     solver = window.solver(y0, span, 1e-11)
     pieces, knots, best = [], [0.0], None
     for _ in range(_WINDOW_STEPS):
-        if solver.status != "running" or solver.step() is not None:
+        with np.errstate(over="ignore", invalid="ignore"):  # then no step is accepted
+            failed = solver.status != "running" or solver.step() is not None
+        if failed:
             break
         pieces.append(solver.dense_output())
         knots.append(float(solver.t))
@@ -600,5 +602,6 @@ def _rough(window: _Window, y0: FloatArray, end: float) -> Following | None:
     for _ in range(_WINDOW_STEPS):
         if solver.status != "running":
             break
-        solver.step()
+        with np.errstate(over="ignore", invalid="ignore"):
+            solver.step()
     return window.written(end, solver.y.reshape(y0.shape)) if solver.status == "finished" else None

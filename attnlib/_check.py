@@ -28,7 +28,7 @@ def as_real_array(name: str, value: ArrayLike) -> FloatArray:
             ) from None
     if array.dtype.kind == "c":
         raise TypeError(f"{name} must be real: got complex numbers ({array.dtype}).")
-    if array.dtype.kind not in "fiub":
+    if array.dtype.kind not in "fiu":
         raise TypeError(f"{name} must hold real numbers: got {array.dtype} ({_sample(value)}).")
     array = np.array(array, dtype=np.float64)
     if not np.isfinite(array).all():

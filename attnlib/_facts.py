@@ -244,9 +244,15 @@ class NumericFacts(Answers):
         answers = [self._form(c) for c in real]
         low, high, error = answers[0]
         holds = joint(_between(*answer) for answer in answers)
+        detail = ""
+        if holds is None and self.ask("score_definite", (1,)).holds:
+            holds, detail = True, "; the symmetric part of A is positive definite"
+        elif holds is None and self.ask("score_definite", (-1,)).holds:
+            holds, detail = False, "; the symmetric part of A is negative definite"
         scale = 2.0 ** float(np.clip(sum(self.shift), -1000, 1000))
         value = low if holds is not False else high
-        detail = f"|phi_1| = 1, known to within {error * scale:.1g}"
+        known = f"known to within {error * scale:.1g}" if error < np.inf else "direction unknown"
+        detail = f"|phi_1| = 1, {known}{detail}"
         return Fact(value * scale, holds, value * scale, detail)
 
     @property
@@ -261,7 +267,7 @@ class NumericFacts(Answers):
         q, k = self.Q @ x, self.K @ x
         form = q.T @ k
         values = np.linalg.eigvalsh(0.5 * (form + form.T)) if len(form) > 1 else form[0]
-        turn = self.spectrum.wobble(cluster)
+        turn = self.spectrum.wobble(cluster, x)
         size = norm(self.Q) * norm(self.K)
         slope = norm(self.K.T @ q + self.Q.T @ k)
         terms = norm(np.abs(self.Q) @ np.abs(x)) * norm(np.abs(self.K) @ np.abs(x))

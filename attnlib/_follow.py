@@ -43,7 +43,7 @@ class Modes:
         elif np.array_equal(V, V.T):
             values, right = np.linalg.eigh(V)
         else:
-            values, right = np.linalg.eig(V)
+            values, right = _merged(V, *np.linalg.eig(V))
         order = np.argsort(-values.real, kind="stable")
         self.values, self.right = values[order], right[:, order]
         condition = np.linalg.cond(self.right)
@@ -85,6 +85,31 @@ class Modes:
         place[order] = rank
         mu = sorted_[np.concatenate([[True], new])].astype(self.values.dtype)
         return mu, place[: d * d].reshape(d, d), place[d * d : -1], place[-1:], len(mu)
+
+
+def _merged(V: FloatArray, values: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Eigenpairs in which V is lam I on a subspace, but for rounding, written so.
+
+    Rounding splits such an eigenvalue at random, into a complex pair as a rule: its subspace gets one
+    eigenvalue and a real orthonormal basis, if V acts on it as a multiple of I to within rounding.
+    """
+    size = float(np.abs(values).max()) or 1.0
+    for head in range(len(values)):
+        near = np.flatnonzero(np.abs(values - values[head]) <= 1e-10 * size)
+        if len(near) < 2 or near[0] != head:
+            continue
+        span = np.hstack([right[:, near].real, right[:, near].imag])
+        basis = np.linalg.svd(span)[0][:, : len(near)]
+        block = basis.T @ V @ basis
+        lam = float(np.trace(block)) / len(near)
+        whole, merged = right.astype(complex), values.astype(complex)
+        whole[:, near], merged[near] = basis, lam
+        off = float(np.abs(V @ basis - lam * basis).max())
+        if off <= 8.0 * EPS * float(np.linalg.cond(whole)) * size:
+            right, values = whole, merged
+    if np.iscomplexobj(values) and not np.any(values.imag):
+        values, right = values.real, right.real
+    return values, right
 
 
 @dataclass(frozen=True, eq=False)

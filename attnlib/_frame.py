@@ -61,7 +61,13 @@ _NEGLIGIBLE = math.log(1e-11)
 
 
 class Exponential:
-    """t -> e^{t M}, by eigenvectors where they are well conditioned, else by scipy's expm."""
+    """t -> e^{t M}, by eigenvectors where they are well conditioned, else by scipy's expm.
+
+    An integrator asks for many t close together: expm is computed on a grid of step h = 1/(2 |M|_1) or less,
+    and between its points e^{sM} is Taylor's sum to order 16, whose remainder is below 2^-17 / 17! < 1e-19.
+    """
+
+    ORDER = 16
 
     def __init__(self, matrix: FloatArray) -> None:
         self.matrix = matrix
@@ -71,14 +77,30 @@ class Exponential:
         self.factors = None
         if not self.diagonal and np.linalg.cond(vectors) < 1e4:
             self.factors = vectors, np.linalg.inv(vectors)
+        if not self.diagonal and self.factors is None:
+            self.step = 2.0 ** -math.frexp(2.0 * float(np.abs(matrix).sum(axis=0).max()))[1]
+            terms = [np.eye(len(matrix))]
+            for order in range(1, self.ORDER + 1):
+                terms.append(terms[-1] @ matrix / order)
+            self.terms = np.array(terms).reshape(self.ORDER + 1, -1)
+            self.kept: dict[int, FloatArray] = {}
 
     def __call__(self, t: float) -> FloatArray:
         if self.diagonal:
             return np.diag(np.exp(t * np.diagonal(self.matrix)))
         if self.factors is None:
-            return expm(t * self.matrix)
+            return self._between(t)
         left, right = self.factors
         return ((left * np.exp(t * self.values)) @ right).real
+
+    def _between(self, t: float) -> FloatArray:
+        whole = math.floor(t / self.step)
+        if whole not in self.kept:
+            if len(self.kept) >= 256:
+                self.kept.clear()
+            self.kept[whole] = expm(whole * self.step * self.matrix)
+        rest = (t - whole * self.step) ** np.arange(self.ORDER + 1)
+        return self.kept[whole] @ (rest @ self.terms).reshape(self.matrix.shape)
 
 
 class Frame:

@@ -10,6 +10,7 @@ import scipy.integrate
 
 from ._cascade import Cascade, first_leaders, following, judge, run, with_radii
 from ._check import FloatArray
+from ._clusters import Clusters, certify_clusters, clusters_of
 from ._follow import BOOLEAN_GAP, Following, Modes
 from ._frame import Frame
 from ._march import Progress, Run, march
@@ -84,6 +85,10 @@ def spread(p: FloatArray, inverse: np.ndarray, counts: FloatArray) -> FloatArray
 _FORK = 1e-3
 
 
+#: Boxes larger than this, relative to the first tokens, in a leading mode do not tell a limit.
+_TELLING = 1e-2
+
+
 @dataclass
 class Outcome:
     path: Path
@@ -92,6 +97,7 @@ class Outcome:
     inverse: np.ndarray
     counts: FloatArray
     reason: str
+    clusters: Clusters | None = None
 
 
 def follow(
@@ -125,7 +131,8 @@ def follow(
             horizon, max_steps = min(horizon, 10.0 / modes.rate), min(max_steps, 1000)
     atol = 0.01 * rtol if atol is None else atol
     start = frame.start(distinct)
-    first = march(frame, start, horizon, rtol, atol, "DOP853", max_steps, report, stop)
+    growth = t_final < np.inf  # without an end, a second run looks after forks
+    first = march(frame, start, horizon, rtol, atol, "DOP853", max_steps, report, stop, growth)
     cascade = None
     if watch.found is None and stop is not None and t_final == np.inf:
         first, tried = _late_start(frame, modes, first, watch, np.log(counts))
@@ -137,7 +144,7 @@ def follow(
         cascade = run(watch.found, least, np.log(counts), t_final, max_falls)
         reason = cascade.reason
     elif swirls:
-        reason = "a complex leading pair of eigenvalues: leaders keep changing"
+        reason = "a complex leading pair of eigenvalues: no certificate is known"
     elif not modes.rate > 0.0:
         reason = "V expands no direction: there are no leaders"
     elif not reason:
@@ -145,8 +152,43 @@ def follow(
             "finished": "attention did not become 0/1 with leaders that lead themselves",
             "precision": "float64 was exhausted before attention was 0/1 (a tie)",
         }.get(first.status, first.message)
+    clusters = None
+    if t_final == np.inf and stop is not None and (cascade is None or not cascade.certified):
+        clusters = _cluster_start(frame, modes, first, watch, np.log(counts))
     path = Path(frame, first, cascade, inverse, counts)
-    return Outcome(path, cascade, modes, inverse, counts, reason)
+    return Outcome(path, cascade, modes, inverse, counts, reason, clusters)
+
+
+def _cluster_start(
+    frame: Frame, modes: Modes, first: Run, watch: _Watch, log_counts: FloatArray
+) -> Clusters | None:
+    """The state of a run from which no token leaves its cluster that tells most of the limits."""
+    twin = _Watch(frame, modes, watch.least, watch.start, watch.rtol, np.inf)
+    twin.history = [(float(s), x) for s, x in zip(first.knots[1:], first.states[1:], strict=False)]
+    everyone = np.arange(len(watch.start))
+    states = []
+    for share in (0.25, 0.5, 0.7, 0.8, 0.9, 1.0):
+        k = int(np.searchsorted(first.knots, share * first.knots[-1], side="right")) - 1
+        t, state = float(first.knots[k]), first.states[k]
+        plain = following(frame, modes, t, state, everyone)
+        if not np.isfinite(plain.pi).all():
+            break
+        rough = following(frame, modes, t, twin._rough_state(t), everyone)
+        known = with_radii(plain, rough, 0.1, twin.apart)
+        states.append((state, known, float(twin.apart.max())))
+    best: Clusters | None = None
+    lead = np.abs(modes.values - modes.values[0]) <= 1e-13 * modes.size
+    reach = float(np.abs(watch.start).max()) or 1.0
+    for state, known, apart in states:
+        queries, keys, _ = frame.heads(known.time, state)
+        label = clusters_of((queries @ keys.T).argmax(axis=1))
+        found = certify_clusters(known, label, log_counts) if apart <= _FORK * reach else None
+        if found is None:
+            continue
+        if best is None or found.radius[:, lead].max() < best.radius[:, lead].max():
+            best = found
+    size = reach * np.abs(modes.left).sum(axis=1)[lead]
+    return best if best is not None and (best.radius[:, lead] <= _TELLING * size).all() else None
 
 
 def _late_start(
@@ -215,7 +257,7 @@ class _Watch:
         if leader_of is None:
             return False
         plain = following(self.frame, self.modes, t, state, leader_of)
-        if not self._worth(plain):
+        if not np.isfinite(plain.pi).all() or not self._worth(plain):
             return False
         rough = following(self.frame, self.modes, t, self._rough_state(t), leader_of)
         if self.apart.max() > _FORK * (float(np.abs(self.start).max()) or 1.0):

@@ -157,7 +157,7 @@ CONTRACTION = Theorem(
     "Contraction",
     "V = lam I, lam > 0, -A symmetric positive definite: hulls of rescaled tokens are nested and "
     "distances between tokens never grow.",
-    "this book, The catalogue of regimes",
+    "this book, What is proved, what is seen",
     (
         _IDENTITY,
         _SYMMETRIC,

@@ -38,7 +38,8 @@ class Trajectory:
         Rescaled coordinates z = e^{-tV} x.
     status : str
         "finished", or why the run ended early: "precision" (rounding would make it wrong),
-        "step" (the integrator found no step), "max_steps".
+        "unstable" (exceptional tokens: small errors have grown too far), "step" (the integrator
+        found no step), "max_steps".
     message : str
         The status in a sentence, with a remedy.
     statistics : Statistics
@@ -238,7 +239,9 @@ def _run(
             report(t_final, t_final)
             return path, replace(run, status="finished", message=message)
     frame: Any = Frame(system, start) if isinstance(system, SelfAttention) else PlainFrame(system)
-    run = march(frame, frame.start(start), t_final, rtol, atol, method, max_steps, report)
+    start = frame.start(start)
+    watch = isinstance(frame, Frame)  # in other coordinates growth may be the dynamics' own
+    run = march(frame, start, t_final, rtol, atol, method, max_steps, report, growth=watch)
     return Path(frame, run), run
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from ._cascade import Cascade, Fall
 from ._check import FloatArray, as_count, as_number, as_times, as_tokens
+from ._clusters import Clusters
 from ._collapse import Collapse, collapse_rate, expand
 from ._follow import Modes
 from ._path import Outcome, Path, follow, spread
@@ -24,12 +25,16 @@ class Limit:
     Attributes
     ----------
     certified : bool
-        Whether the follower law has been shown to hold from `time` on, for ever, for every state
-        within the error of the integration. If not, all below is the best available picture.
+        Whether the limits have been shown to be these, within `error`, for every state within the
+        error of the integration. If not, all below is the best available picture.
+    leaders_certified : bool
+        Whether the follower law has been shown to hold too, from `time` on, for ever: `leaders`,
+        `leader_of`, `attention` and `rest` are then certified as well. Where two tokens of a cluster
+        share its lead only the clusters and their limits are.
     time : float
         Depth of certification (or where the run ended).
     reason : str
-        Why it is not certified; empty if it is.
+        Why leaders are not certified; empty if they are.
     leaders : (L,) int array
         The tokens that lead themselves.
     leader_of : (n,) int array
@@ -50,6 +55,8 @@ class Limit:
         Bound on the error of `points`, in the same units: all that the true flow can still deviate
         (proved), and what integration and rounding left unknown (estimated by a second run, with
         a margin of ten).
+    mode_error : (d,) array
+        The same mode by mode; inf where V does not expand.
     falls : tuple of Fall
         Leaders lost on the way after attention first was 0/1: when, who, to whom.
     shape : Shape
@@ -80,6 +87,8 @@ class Limit:
     shape: Shape
     codimension: int | None
     rest_error: FloatArray
+    mode_error: FloatArray
+    leaders_certified: bool
     asymptotics: Collapse | None = None
     _path: Path | Trajectory | None = field(default=None, repr=False)
 
@@ -114,6 +123,8 @@ class Limit:
             if self.certified
             else f"not certified: {self.reason}"
         )
+        if self.certified and not self.leaders_certified:
+            verdict += f", leaders are not: {self.reason}"
         falls = f", {len(self.falls)} falls" if self.falls else ""
         leaders = f"{len(self.leaders)} leader{'' if len(self.leaders) == 1 else 's'}"
         return f"Limit: {self.shape}; {leaders}{falls}; {verdict}"
@@ -163,6 +174,8 @@ def limit(
     if lam is not None:
         return _collapsed(system, start, expand(system, start, lam, rtol))
     outcome = follow(system, start, np.inf, rtol, max_steps, max_falls)
+    if outcome.clusters is not None:
+        return _clustered(system, outcome, outcome.clusters)
     if outcome.cascade is None:
         return _picture(system, outcome)
     return _certified(system, outcome, outcome.cascade)
@@ -199,11 +212,36 @@ def _certified(system: SelfAttention, outcome: Outcome, cascade: Cascade) -> Lim
         rates=modes.values,
         modes=points[inverse] * unit,
         error=error,
-        falls=tuple(cascade.falls),
+        falls=tuple(
+            Fall(f.time, int(first_of[f.token]), int(first_of[f.new_leader])) for f in cascade.falls
+        ),
         shape=shape,
         codimension=int(modes.expanding.sum()) if verified else None,
         rest_error=rest_error[inverse] * unit,
+        mode_error=np.where(modes.expanding, state.eps, np.inf) * unit,
+        leaders_certified=cascade.certified,
         _path=outcome.path,
+    )
+
+
+def _clustered(system: SelfAttention, outcome: Outcome, clusters: Clusters) -> Limit:
+    """Certified clusters and their limits; who leads inside them is the best available picture."""
+    seen, modes, inverse = _picture(system, outcome), outcome.modes, outcome.inverse
+    unit = 2.0**modes.exponent
+    label = clusters.label[inverse]
+    chief = np.array([int(np.flatnonzero(label == c)[0]) for c in range(len(clusters.centre))])
+    z = (clusters.centre @ modes.right.T).real[label] * unit
+    radius = np.where(modes.expanding, clusters.radius.max(axis=0), np.inf) * unit
+    reach = clusters.radius @ np.abs(modes.right).T * unit
+    return replace(
+        seen,
+        certified=True,
+        time=clusters.time,
+        points=z,
+        modes=clusters.centre[label] * unit,
+        error=float(reach.max()),
+        mode_error=radius,
+        shape=_shape_in(modes, z, chief, chief[label]),
     )
 
 
@@ -256,6 +294,8 @@ def _collapsed(system: SelfAttention, tokens: FloatArray, asymptotics: Collapse)
         shape=shape_of(zero),
         codimension=None,
         rest_error=np.zeros(n),
+        mode_error=np.zeros(d),
+        leaders_certified=True,
         asymptotics=asymptotics,
         _path=path,
     )
@@ -307,5 +347,7 @@ def _picture(system: SelfAttention, outcome: Outcome) -> Limit:
         shape=shape_of(z),
         codimension=None,
         rest_error=np.full(len(z), np.inf),
+        mode_error=np.full(modes.d, np.inf),
+        leaders_certified=False,
         _path=path,
     )

@@ -201,10 +201,21 @@ class Spectrum:
         values = self.values if len(self.values) == self.d else np.append(self.values, 0.0)
         return _splitting(self.dense, values, rows)
 
-    def wobble(self, cluster: Cluster) -> float:
-        """Bound on how far rounding turns the subspace F of a cluster, to first order."""
+    def wobble(self, cluster: Cluster, basis: FloatArray) -> float:
+        """Bound on how far rounding turns the subspace F of a cluster, to first order.
+
+        A perturbation E of V turns F by |E| / sep, sep the distance between V on F and V across F. With P the
+        projector across F, sep is at least the least singular value of P (V - c) P there, less |V - c| on F.
+        """
         if self.exact or self.error == 0.0:
             return 0.0
+        if len(self.values) == self.d <= 64:
+            across = np.eye(self.d) - basis @ basis.T
+            shifted = self.dense - cluster.centre.real * np.eye(self.d)
+            sizes = np.linalg.svd(across @ shifted @ across, compute_uv=False)
+            rest = self.d - basis.shape[1]
+            room = sizes[rest - 1] - cluster.departure if rest else float("inf")
+            return self.error / float(room) if room > 0.0 else float("inf")
         away = np.ones(len(self.values), dtype=bool)
         away[cluster.members] = False
         gaps = np.abs(self.values[away] - cluster.centre) - cluster.radius

@@ -41,6 +41,7 @@ def test_weights(weights: tuple, error: type[Exception], parts: tuple[str, ...])
 TOKENS = [
     (np.array([[np.nan, 0.0]]), ValueError, ("tokens", "finite")),
     (X + 0j, TypeError, ("tokens", "complex")),
+    (X > 0, TypeError, ("tokens", "bool")),
     (np.zeros((0, 2)), ValueError, ("tokens", "at least one", "(0, 2)")),
     ([], ValueError, ("tokens", "(n, 2)", "(0,)")),
     (np.zeros((3, 5)), ValueError, ("tokens", "(n, 2)", "(3, 5)")),

@@ -256,7 +256,7 @@ def test_failures_become_a_status() -> None:
     # Attention that flips faster than numbers can follow: the collapse of huge tokens.
     with pytest.warns(PrecisionWarning, match=r"Stopped at|does not suffice"):
         path = integrate(_identity(2, -np.eye(2)), 1e6 * x, 1.0)
-    assert path.status in ("precision", "step", "max_steps")
+    assert path.status in ("precision", "step", "max_steps", "unstable")
     assert np.isfinite(path.at(path.times[-1])).all()
 
 
@@ -275,6 +275,23 @@ def test_blow_up_ends_in_a_status() -> None:
         path = integrate(_Blows(), [[1.0]], 2.0)
     assert path.status in ("step", "max_steps")
     assert 0.99 < path.times[-1] < 1.0 + 1e-9
+
+
+class _Undefined:
+    """A velocity that is not a number from t = 1/2 on."""
+
+    d = 1
+
+    def velocity(self, t: float, x: np.ndarray) -> np.ndarray:
+        return np.where(t > 0.5, np.nan, x)
+
+
+@pytest.mark.parametrize("method", ["DOP853", "RK45", "LSODA", "Radau", "BDF"])
+def test_a_velocity_that_ends_ends_in_a_status(method: str) -> None:
+    with pytest.warns(PrecisionWarning, match="no acceptable step"):
+        path = integrate(_Undefined(), [[1.0]], 2.0, method=method)
+    assert path.status == "step" and 0.4 < path.times[-1] <= 0.5 + 1e-12
+    assert abs(path.tokens[-1, 0, 0] - np.exp(path.times[-1])) < 1e-3
 
 
 def test_progress_by_callback_and_bar() -> None:
@@ -387,3 +404,37 @@ def test_no_warning_in_ordinary_use() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         integrate(_identity(2), tokens.box(5, 2, 5, seed=1), 5.0).tokens.sum()
+
+
+def test_a_run_stops_where_rounding_would_decide_it() -> None:
+    """The third token sits on the bisector of two others: it waits at 0.8925..., unstable, for ever."""
+    x = [[1.0, 0.8], [1.0, -0.8], [0.4, 0.0]]
+    with pytest.warns(PrecisionWarning, match="exceptional"):
+        path = integrate(SelfAttention(np.eye(2), np.eye(2), np.eye(2)), x, 4.0)
+    assert path.status == "unstable" and 1.5 < path.times[-1] < 3.0
+    assert path.statistics.amplification > 1e6
+    assert abs(path.rescaled[-1, 2, 1]) < 1e-3  # what is returned is still right
+
+
+@pytest.mark.parametrize("d", [1, 2, 3])
+def test_generic_data_amplify_little(d: int) -> None:
+    eye = np.eye(d)
+    for seed in range(20):
+        path = integrate(SelfAttention(eye, eye, eye), tokens.box(20, d, seed=seed), 5.0)
+        assert path.success and 1.0 <= path.statistics.amplification < 1e4
+
+
+def test_the_amplification_is_that_of_a_small_difference() -> None:
+    """Against the ratio measured between two runs whose data differ by 1e-6."""
+    system = SelfAttention(np.eye(2), np.eye(2), np.eye(2))
+    x = np.array([[1.0, 0.8], [1.0, -0.8], [0.4, 1e-3]])
+    y = x + 1e-8 * np.array([[0, 0], [0, 0], [0.0, 1.0]])
+    a, b = integrate(system, x, 2.0), integrate(system, y, 2.0)
+    seen = np.abs(a.rescaled_at(2.0) - b.rescaled_at(2.0)).max() / 1e-8
+    assert seen / 10 < a.statistics.amplification < 10 * seen
+
+
+def test_a_rotation_that_contracts_is_not_called_unstable() -> None:
+    system = SelfAttention(np.eye(2), np.eye(2), [[-1.0, 2.0], [-2.0, -1.0]])
+    path = integrate(system, tokens.box(20, 2, 1.0, seed=1), 300.0)
+    assert path.success and path.statistics.amplification < 100.0

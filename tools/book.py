@@ -5,6 +5,7 @@ warnings; a build that succeeds starts from an empty folder, so nothing stale re
 """
 
 import hashlib
+import os
 import shutil
 import subprocess
 import sys
@@ -32,7 +33,8 @@ def sources() -> Iterator[Path]:
 
 def fingerprint() -> str:
     """Name the contents of all sources."""
-    digest = hashlib.sha256(sys.version.encode())
+    settings = [os.environ.get(name, "") for name in ("BOOK_ADDRESS", "BOOK_REPOSITORY")]
+    digest = hashlib.sha256("\0".join([sys.version, *settings]).encode())
     for path in sources():
         digest.update(f"{path.relative_to(ROOT)}\0".encode())
         digest.update(hashlib.sha256(path.read_bytes()).digest())

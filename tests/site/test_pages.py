@@ -16,11 +16,11 @@ AXE = ROOT / "_build" / "frontend" / "tests" / "axe.min.js"
 WIDE, NARROW = (1280, 900), (390, 844)
 
 SETTLE = """async () => {
-  if (document.querySelector('.math, .amsmath')) await window.MathJax.startup.promise;
   for (let y = 0; y < document.body.scrollHeight; y += innerHeight / 2) {
     scrollTo(0, y);
     await new Promise((done) => setTimeout(done, 50));
   }
+  await document.fonts.ready;
   await Promise.all([...document.images].map((image) => image.decode().catch(() => null)));
   const views = document.querySelectorAll(
     'script[type="application/vnd.jupyter.widget-view+json"]');
@@ -36,6 +36,7 @@ SETTLE = """async () => {
 FORMULAS = """() => ({
   wanted: document.querySelectorAll('.math, .amsmath').length,
   typeset: document.querySelectorAll('mjx-container').length,
+  read: document.querySelectorAll('mjx-container > mjx-assistive-mml > math').length,
   wrong: [...document.querySelectorAll('mjx-merror, [data-mjx-error]')].map((e) => e.textContent),
   left: [...document.querySelectorAll('.math, .amsmath')]
     .filter((e) => !e.querySelector('mjx-container')).map((e) => e.textContent),
@@ -50,6 +51,12 @@ PROSE = """() => {
   const copy = document.querySelector('main').cloneNode(true);
   copy.querySelectorAll('pre, code, script').forEach((e) => e.remove());
   return copy.textContent;
+}"""
+
+OPEN = """() => {
+  for (const details of document.querySelectorAll('main details')) details.open = true;
+  for (const button of document.querySelectorAll('main .toggle-button-hidden')) button.click();
+  return document.querySelectorAll('main .toggle-hidden, main details:not([open])').length;
 }"""
 
 TOO_WIDE = """() => {
@@ -128,6 +135,8 @@ def test_mathematics_is_typeset(visit: Visit) -> None:
     assert found["wrong"] == []
     assert found["left"] == []
     assert found["typeset"] >= found["wanted"]
+    # What a screen reader is given in place of the glyphs.
+    assert found["read"] == found["typeset"]
 
 
 def test_figures_are_there_and_described(visit: Visit) -> None:
@@ -140,7 +149,7 @@ def test_figures_are_there_and_described(visit: Visit) -> None:
 
 def test_figure_scripts_come_with_figures_alone(visit: Visit) -> None:
     alive = visit.page.locator(".live-figure").count() > 0
-    fetched = any("/_static/widgets/" in url for url in visit.requests)
+    fetched = any("/_static/attentionlab.js" in url for url in visit.requests)
     assert fetched == alive
 
 
@@ -150,7 +159,7 @@ def test_page_does_not_scroll_sideways(visit: Visit) -> None:
 
 def test_no_markup_is_left_in_the_text(visit: Visit) -> None:
     text = visit.page.evaluate(PROSE)
-    assert re.findall(r"```.*|:::.*|\{[a-z:-]+\}`.*|\$\$.*", text) == []
+    assert re.findall(r"```.*|:::.*|\{[a-z:-]+\}`.*|\$\$.*|\\[(\[].*|\\begin\{.*", text) == []
 
 
 def test_theme_follows_the_reader(visit: Visit) -> None:
@@ -158,7 +167,8 @@ def test_theme_follows_the_reader(visit: Visit) -> None:
     assert theme == LOOKS[visit.look][1]
 
 
-def test_axe_finds_nothing(visit: Visit) -> None:
+def test_axe_finds_nothing_with_all_solutions_open(visit: Visit) -> None:
+    assert visit.page.evaluate(OPEN) == 0
     visit.page.evaluate(AXE.read_text())
     result = visit.page.evaluate("axe.run({resultTypes: ['violations']})")
     found = [
@@ -167,6 +177,14 @@ def test_axe_finds_nothing(visit: Visit) -> None:
         for node in violation["nodes"]
     ]
     assert found == []
+
+
+def test_no_width_scrolls_sideways_with_all_solutions_open(visit: Visit) -> None:
+    if visit.look == "wide":
+        visit.page.evaluate(OPEN)
+        for width in (320, 480, 768, 1024, 2000):
+            visit.page.set_viewport_size({"width": width, "height": 800})
+            assert visit.page.evaluate(TOO_WIDE) == [], f"at {width} pixels"
 
 
 @pytest.mark.parametrize("name", pages())
@@ -200,17 +218,10 @@ def test_root_leads_to_the_first_page(site: str, browser: Browser) -> None:
     page.close()
 
 
-def test_search_finds_a_word(site: str, browser: Browser) -> None:
-    page = browser.new_page()
-    page.goto(f"{site}search.html?q=token")
-    page.wait_for_selector("#search-results li a")
-    page.close()
-
-
 def test_every_page_of_the_book_is_built() -> None:
     built = {path.relative_to(SITE).as_posix() for path in SITE.rglob("*.html")}
     templates = {name for name in built if name.startswith("_static/")}
-    assert built - templates - {"index.html"} == set(pages())
+    assert built - templates - {"index.html", "404.html"} == set(pages())
 
 
 def test_links_inside_the_site_lead_somewhere(site: str, browser: Browser) -> None:
@@ -232,3 +243,48 @@ def test_links_inside_the_site_lead_somewhere(site: str, browser: Browser) -> No
         if not there or (fragment and target in anchors and fragment not in anchors[target]):
             broken.append(f"{name} -> {link}")
     assert broken == []
+
+
+FOCUSED = """() => {
+  const e = document.activeElement;
+  const box = e.getBoundingClientRect();
+  globalThis.visited ??= new Set();
+  const again = visited.has(e);
+  visited.add(e);
+  return {again, tag: e.tagName, name: e.className.toString(), seen: box.width > 0 && box.height > 0};
+}"""
+
+
+def test_a_chapter_is_read_with_the_keyboard(site: str, browser: Browser) -> None:
+    context = browser.new_context(viewport={"width": 1280, "height": 900}, reduced_motion="reduce")
+    page = context.new_page()
+    page.goto(f"{site}chapters/equations.html")
+    page.evaluate(SETTLE)
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.getAttribute('href')") == "#main-content"
+    page.keyboard.press("Enter")
+    assert page.url.endswith("#main-content")
+    page.reload()
+    page.evaluate(SETTLE)
+    wanted = page.locator("main .toggle-button").count()
+    assert wanted
+    reached, opened = [], 0
+    for _ in range(1000):
+        page.keyboard.press("Tab")
+        focused = page.evaluate(FOCUSED)
+        if focused["tag"] == "BODY" or focused["again"]:
+            break
+        assert focused["seen"], f"focus is on something invisible: {focused}"
+        reached.append(focused)
+        if "toggle-button" in focused["name"] and "toggle-button-hidden" in focused["name"]:
+            page.keyboard.press("Enter")
+            opened += 1
+    assert focused["tag"] == "BODY" or focused["again"]
+    assert len(reached) > 50
+    assert opened == wanted
+    assert page.locator("main .toggle-hidden").count() == 0
+    page.keyboard.press("Control+k")
+    page.keyboard.type("score form")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#search-results li a")
+    context.close()

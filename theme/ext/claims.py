@@ -9,15 +9,18 @@ The role {claim}`proved` puts a label into a sentence. The directive states a cl
     The hull of the rescaled tokens never grows.
     :::
 
-Refer to it with {ref}`hull-shrinks`. Every claim is a `claim_node` that carries `status`, `label`
-and `check`, for whoever gathers them into a table.
+Refer to it with {ref}`hull-shrinks`. The directive {claims}, without content, is the table of all
+claims of the book, page by page, made from these very labels.
 """
 
 from typing import Any, ClassVar
 
 from docutils import nodes
 from docutils.parsers.rst import directives
+from sphinx import addnodes
 from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
+from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util.docutils import SphinxDirective, SphinxRole
 
 MEANINGS = {
@@ -86,6 +89,100 @@ class ClaimDirective(SphinxDirective):
         return [claim]
 
 
+class table_node(nodes.General, nodes.Element):  # noqa: N801  docutils names nodes so
+    """Where the table of all claims goes."""
+
+
+class TableDirective(SphinxDirective):
+    """The table of all claims."""
+
+    def run(self) -> list[nodes.Node]:
+        return [table_node()]
+
+
+def kept(env: BuildEnvironment) -> dict[str, list[claim_node]]:
+    """The claims of each page."""
+    if not hasattr(env, "book_claims"):
+        env.book_claims = {}  # type: ignore[attr-defined]
+    return env.book_claims  # type: ignore[attr-defined]
+
+
+def gather(app: Sphinx, doctree: nodes.document) -> None:
+    """Keep a page's claims."""
+    found = list(doctree.findall(claim_node))
+    kept(app.env)[app.env.docname] = [claim.deepcopy() for claim in found]
+
+
+def purge(app: Sphinx, env: BuildEnvironment, docname: str) -> None:
+    """Forget a page's claims."""
+    kept(env).pop(docname, None)
+
+
+def merge(app: Sphinx, env: BuildEnvironment, docnames: list[str], other: BuildEnvironment) -> None:
+    """Take over what another process has read."""
+    for name in docnames:
+        if name in kept(other):
+            kept(env)[name] = kept(other)[name]
+
+
+def row_of(app: Sphinx, page: str, source: str, claim: claim_node) -> nodes.row:
+    """One claim in the table: what it says, what it is, and what checks it."""
+    text = nodes.entry()
+    paragraphs = [p for p in claim.children if isinstance(p, nodes.paragraph)][1:]
+    for paragraph in paragraphs:
+        copy = paragraph.deepcopy()
+        for link in copy.findall(addnodes.pending_xref):
+            link["refdoc"] = page
+        text += copy
+    status = nodes.entry("", nodes.paragraph("", "", badge(claim["status"])))
+    check = nodes.entry()
+    address = app.builder.get_relative_uri(page, source)
+    label = claim.get("label", "")
+    where = nodes.reference("", label or "on the page", internal=True)
+    where["refuri"] = f"{address}#{nodes.make_id(label)}" if label else address
+    check += nodes.paragraph("", "", where)
+    if claim["check"]:
+        check += nodes.paragraph("", "", nodes.literal("", claim["check"].rpartition("::")[2]))
+    return nodes.row("", text, status, check)
+
+
+class FillTable(SphinxPostTransform):
+    """Writes the table, before references are resolved."""
+
+    default_priority = 5
+
+    def run(self, **_: Any) -> None:
+        for place in list(self.document.findall(table_node)):
+            place.replace_self(tables(self.app, self.env.docname))
+
+
+def tables(app: Sphinx, docname: str) -> list[nodes.Node]:
+    """A table for each page with claims, in the order of the book."""
+    parts: list[nodes.Node] = []
+    order = list(app.env.toctree_includes.get(app.config.root_doc, []))
+    order += sorted(name for name in kept(app.env) if name not in order)
+    for source in order:
+        claims = kept(app.env).get(source, [])
+        if not claims:
+            continue
+        title = app.env.titles[source].astext()
+        link = nodes.reference("", title, internal=True)
+        link["refuri"] = app.builder.get_relative_uri(docname, source)
+        table = nodes.table(classes=["claims-table"])
+        parts.append(nodes.rubric("", "", link))
+        group = nodes.tgroup(cols=3)
+        for width in (60, 12, 28):
+            group += nodes.colspec(colwidth=width)
+        head = nodes.row()
+        for name in ("claim", "standing", "where, and what checks it"):
+            head += nodes.entry("", nodes.paragraph("", name))
+        group += nodes.thead("", head)
+        group += nodes.tbody("", *[row_of(app, docname, source, c) for c in claims])
+        table += group
+        parts.append(table)
+    return parts
+
+
 def visit(self: Any, node: claim_node) -> None:
     """Open the claim's box."""
     self.body.append(self.starttag(node, "div"))
@@ -110,4 +207,10 @@ def setup(app: Sphinx) -> dict[str, Any]:
     )
     app.add_role("claim", ClaimRole())
     app.add_directive("claim", ClaimDirective)
+    app.add_node(table_node)
+    app.add_directive("claims", TableDirective)
+    app.connect("doctree-read", gather)
+    app.connect("env-purge-doc", purge)
+    app.connect("env-merge-info", merge)
+    app.add_post_transform(FillTable)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
