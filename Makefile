@@ -32,7 +32,7 @@ test: book lint  ## build the book and run every test, in a browser too
 
 test-binder: environment  ## run every chapter as Binder would, from an empty environment
 	@$(PY) tools/chromium.py
-	$(PY) -m pytest -s tests/site/binder.py
+	$(PY) -m pytest -s tests/pages/binder.py
 
 pdf: book  ## print the whole book into one PDF, with bookmarks (needs Chromium)
 	@$(PY) tools/chromium.py
