@@ -28,7 +28,7 @@ from ._follow import (
     regroup,
 )
 from ._frame import Exponential, Frame
-from .attention import EPS
+from .attention import _FLOOR, EPS
 
 #: In units of 1/rate: from here on a fall is made at once; its duration goes into the radii.
 _SHARP = 10.0
@@ -473,6 +473,7 @@ class _Window:
         lead, offset = self.parts(s, y)
         p = self.scores(lead, offset) + self.log_counts
         p -= p.max(axis=1, keepdims=True)
+        np.maximum(p, _FLOOR, out=p)
         np.exp(p, out=p)
         p /= p.sum(axis=1, keepdims=True)
         # sum_c mass_ic (lead_c - own lead): the own cluster's mass, near 1, is left out of it.

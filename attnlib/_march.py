@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import scipy.integrate
@@ -16,6 +16,13 @@ from .attention import EPS
 METHODS = ("DOP853", "RK45", "RK23", "LSODA", "Radau", "BDF")
 
 Progress = Callable[[float, float], object]
+
+T = TypeVar("T")
+
+#: Work that needs steps: it yields a solver to be stepped, the frame whose velocity it integrates, and
+#: whether it wants dense output of the step as `solver.output`; is sent what went wrong (or None); and
+#: returns its result.
+Work = Generator[tuple[Any, Any, bool], str | None, T]
 
 
 @dataclass(frozen=True)
@@ -139,10 +146,24 @@ class _Growth:
         self.error = min(self.error * float(np.exp(min(self.log - before, 300.0))) + local, 1e300)
 
 
-def _step(solver: Any) -> str | None:
+def alone(work: Work[T]) -> T:
+    """Do the work, each step by itself."""
+    failure: str | None = None
+    while True:
+        try:
+            solver, _, dense = work.send(failure)
+        except StopIteration as end:
+            return end.value
+        failure = step_alone(solver, dense)
+
+
+def step_alone(solver: Any, dense: bool = False) -> str | None:
     """One step; what scipy raises on a state it cannot go on from becomes its message."""
     try:
-        return solver.step()
+        failure = solver.step()
+        if dense and failure is None:
+            solver.output = solver.dense_output()
+        return failure
     except (ValueError, ArithmeticError, np.linalg.LinAlgError) as error:
         solver.status = "failed"
         return str(error)
@@ -168,7 +189,7 @@ class Run:
         return self.pieces[min(k, len(self.pieces) - 1)](t).reshape(self.states[0].shape)
 
 
-def march(
+def marching(
     frame: Any,
     state: FloatArray,
     t_final: float,
@@ -177,9 +198,9 @@ def march(
     method: str,
     max_steps: int,
     report: Progress,
-    stop: Callable[[float, FloatArray], bool] | None = None,
+    stop: Callable[[float, FloatArray], Work[bool]] | None = None,
     growth: bool = False,
-) -> Run:
+) -> Work[Run]:
     """Step scipy's integrator to t_final, watching what rounding does and, if asked, how errors grow."""
     shape = state.shape
     scale = float(np.abs(state).max()) or 1.0
@@ -201,7 +222,7 @@ def march(
             if len(pieces) == max_steps or _hopeless(knots, t_final, max_steps):
                 status, message = "max_steps", _MAX_STEPS.format(max_steps, knots[-1], t_final)
                 break
-            failure = _step(solver)
+            failure = yield solver, frame, False
             now = float(solver.t)
             if solver.status == "failed" or not np.isfinite(solver.y).all():
                 status, message = "step", _STEP.format(knots[-1], t_final, failure or "overflow")
@@ -224,7 +245,7 @@ def march(
             knots.append(now)
             states.append(current.copy())
             report(now, t_final)
-            if stop is not None and stop(now, states[-1]):
+            if stop is not None and (yield from stop(now, states[-1])):
                 status, message = "stopped", f"Stopped as asked at t = {now:g}."
                 break
         evaluations = int(solver.nfev)
@@ -242,6 +263,11 @@ def march(
         amplification=amplification,
     )
     return Run(np.array(knots), np.array(states), pieces, status, message, statistics)
+
+
+def march(*args: Any, **options: Any) -> Run:
+    """`marching`, each step by itself."""
+    return alone(marching(*args, **options))
 
 
 #: Relative error of the velocity beyond which a run stops rather than go wrong.

@@ -13,7 +13,7 @@ from ._check import FloatArray
 from ._clusters import Clusters, certify_clusters, clusters_of
 from ._follow import BOOLEAN_GAP, Following, Modes
 from ._frame import Frame
-from ._march import Progress, Run, march
+from ._march import Progress, Run, Work, alone, marching
 from .dynamics import SelfAttention
 
 
@@ -100,7 +100,7 @@ class Outcome:
     clusters: Clusters | None = None
 
 
-def follow(
+def following_on(
     system: SelfAttention,
     tokens: FloatArray,
     t_final: float,
@@ -109,7 +109,7 @@ def follow(
     max_falls: int,
     report: Progress = lambda t, t_final: None,
     atol: float | None = None,
-) -> Outcome:
+) -> Work[Outcome]:
     """Integrate until attention is 0/1, then follow the leaders; stop at t_final or certified.
 
     With a finite t_final closed forms are looked for only while most of the way is still ahead.
@@ -132,7 +132,9 @@ def follow(
     atol = 0.01 * rtol if atol is None else atol
     start = frame.start(distinct)
     growth = t_final < np.inf  # without an end, a second run looks after forks
-    first = march(frame, start, horizon, rtol, atol, "DOP853", max_steps, report, stop, growth)
+    first = yield from marching(
+        frame, start, horizon, rtol, atol, "DOP853", max_steps, report, stop, growth
+    )
     cascade = None
     if watch.found is None and stop is not None and t_final == np.inf:
         first, tried = _late_start(frame, modes, first, watch, np.log(counts))
@@ -159,6 +161,11 @@ def follow(
     return Outcome(path, cascade, modes, inverse, counts, reason, clusters)
 
 
+def follow(*args: Any, **options: Any) -> Outcome:
+    """`following_on`, each step by itself."""
+    return alone(following_on(*args, **options))
+
+
 def _cluster_start(
     frame: Frame, modes: Modes, first: Run, watch: _Watch, log_counts: FloatArray
 ) -> Clusters | None:
@@ -173,7 +180,7 @@ def _cluster_start(
         plain = following(frame, modes, t, state, everyone)
         if not np.isfinite(plain.pi).all():
             break
-        rough = following(frame, modes, t, twin._rough_state(t), everyone)
+        rough = following(frame, modes, t, alone(twin.rough_state(t)), everyone)
         known = with_radii(plain, rough, 0.1, twin.apart)
         states.append((state, known, float(twin.apart.max())))
     best: Clusters | None = None
@@ -217,7 +224,7 @@ def _late_start(
         (float(s), x) for s, x in zip(first.knots[1 : k + 1], first.states[1:], strict=False)
     ]
     plain = following(frame, modes, t, state, leader_of)
-    rough = following(frame, modes, t, twin._rough_state(t), leader_of)
+    rough = following(frame, modes, t, alone(twin.rough_state(t)), leader_of)
     cascade = run(
         with_radii(plain, rough, 0.1, twin.apart), watch.least, log_counts, np.inf, 30, True
     )
@@ -249,7 +256,7 @@ class _Watch:
         self.history: list[tuple[float, FloatArray]] = []
         self.apart = np.zeros(len(start))
 
-    def __call__(self, t: float, state: FloatArray) -> bool:
+    def __call__(self, t: float, state: FloatArray) -> Work[bool]:
         self.history.append((t, state))
         if t < self.ready_at or self.t_final - t < t:
             return False
@@ -259,7 +266,8 @@ class _Watch:
         plain = following(self.frame, self.modes, t, state, leader_of)
         if not np.isfinite(plain.pi).all() or not self._worth(plain):
             return False
-        rough = following(self.frame, self.modes, t, self._rough_state(t), leader_of)
+        rough_state = yield from self.rough_state(t)
+        rough = following(self.frame, self.modes, t, rough_state, leader_of)
         if self.apart.max() > _FORK * (float(np.abs(self.start).max()) or 1.0):
             self.reason = (
                 f"a fork: data that differ by {100 * self.rtol:.0e} send token "
@@ -291,7 +299,7 @@ class _Watch:
             return False
         return True
 
-    def _rough_state(self, t: float) -> FloatArray:
+    def rough_state(self, t: float) -> Work[FloatArray]:
         """State of a second run: data shaken by 100 tolerances, steps 1,000 times rougher."""
         shape = self.start.shape
         if self.rough is None:
@@ -307,17 +315,17 @@ class _Watch:
                 atol=0.01 * rtol * size,
             )
         while self.rough.status == "running" and self.rough.t < t:
-            self.rough.step()
+            yield self.rough, self.frame, True
             self._compare()
         if self.rough.t == 0.0:
             return self.start
-        return self.rough.dense_output()(t).reshape(shape)
+        return self.rough.output(t).reshape(shape)
 
     def _compare(self) -> None:
         """Keep how far each token ever was from its rough twin: a fork on the way is not forgotten."""
         if not self.history or self.history[0][0] > self.rough.t:
             return
-        dense = self.rough.dense_output()
+        dense = self.rough.output
         while self.history and self.history[0][0] <= self.rough.t:
             time, state = self.history.pop(0)
             away = np.abs(state - dense(time).reshape(state.shape)).max(axis=1)

@@ -12,7 +12,8 @@ from ._check import FloatArray, as_count, as_number, as_times, as_tokens
 from ._clusters import Clusters
 from ._collapse import Collapse, collapse_rate, expand
 from ._follow import Modes
-from ._path import Outcome, Path, follow, spread
+from ._march import Work, alone
+from ._path import Outcome, Path, following_on, spread
 from .dynamics import SelfAttention
 from .integration import Trajectory
 from .shapes import Shape, hull_vertices, shape_of
@@ -170,10 +171,21 @@ def limit(
     rtol = as_number("rtol", rtol, above=0.0)
     max_steps = as_count("max_steps", max_steps, at_least=1)
     max_falls = as_count("max_falls", max_falls, at_least=0)
+    return alone(finding(system, start, rtol, max_steps, max_falls))
+
+
+def finding(
+    system: SelfAttention,
+    start: FloatArray,
+    rtol: float = 1e-11,
+    max_steps: int = 20_000,
+    max_falls: int = 1000,
+) -> Work[Limit]:
+    """`limit`, for whoever takes the steps; nothing is checked."""
     lam = collapse_rate(system)
     if lam is not None:
         return _collapsed(system, start, expand(system, start, lam, rtol))
-    outcome = follow(system, start, np.inf, rtol, max_steps, max_falls)
+    outcome = yield from following_on(system, start, np.inf, rtol, max_steps, max_falls)
     if outcome.clusters is not None:
         return _clustered(system, outcome, outcome.clusters)
     if outcome.cascade is None:

@@ -16,9 +16,11 @@ from typing import Any
 import numpy as np
 
 from ._check import as_count, as_real_array, as_tokens
+from ._march import Work, alone
+from ._together import together
 from .dynamics import SelfAttention
 from .integration import _reporter
-from .limits import limit
+from .limits import finding
 
 Record = dict[str, Any]
 
@@ -175,8 +177,13 @@ def sweep(
 
 def limit_record(item: tuple[SelfAttention, Any], rng: np.random.Generator) -> Record:
     """What a sweep keeps of `limit(system, tokens)`."""
+    return alone(_finding(item, rng))
+
+
+def _finding(item: tuple[SelfAttention, Any], rng: np.random.Generator) -> Work[Record]:
     system, tokens = item
-    found = limit(system, tokens(rng) if callable(tokens) else tokens)
+    start = as_tokens(tokens(rng) if callable(tokens) else tokens, system.d)
+    found = yield from finding(system, start)
     return {
         "certified": found.certified,
         "leaders_certified": found.leaders_certified,
@@ -276,17 +283,30 @@ def _batch(
     numbers: list[int],
     seed: int,
 ) -> list[Record | str]:
-    """Run a few; a run that raises gives the text of its error."""
+    """Run a few; a run that raises gives the text of its error. Limits are found together."""
+    given = [
+        (item, np.random.default_rng([seed, number]))
+        for item, number in zip(items, numbers, strict=True)
+    ]
+    if function is limit_record:
+        found = dict(together(_finding(item, rng) for item, rng in given))
+        return [_record(found[k]) for k in range(len(given))]
     out: list[Record | str] = []
-    for item, number in zip(items, numbers, strict=True):
+    for item, rng in given:
         try:
-            record = function(item, np.random.default_rng([seed, number]))
-            if not isinstance(record, dict):
-                raise TypeError(f"a run must return a dict: got {_short(record)}.")
-            out.append({str(name): np.asarray(value) for name, value in record.items()})
+            out.append(_record(function(item, rng)))
         except Exception as error:
-            out.append(f"{type(error).__name__}: {error}")
+            out.append(_record(error))
     return out
+
+
+def _record(got: Any) -> Record | str:
+    """A run's result as arrays, or what went wrong."""
+    if not isinstance(got, dict | Exception):
+        got = TypeError(f"a run must return a dict: got {_short(got)}.")
+    if isinstance(got, Exception):
+        return f"{type(got).__name__}: {got}"
+    return {str(name): np.asarray(value) for name, value in got.items()}
 
 
 class _Memory:
