@@ -156,9 +156,9 @@ def scaled_mean(
         return weights @ values / total
     if kernel == "blocks" or not _separable(queries, keys, factor, kernel):
         return _blocks(queries, keys, factor, values, threads)
-    return separable_mean(
-        queries * factor, keys, values, _threads(threads, m * n), options.tolerance
-    )
+    # In one and two coordinates its pieces are so small that threads would wait for one another.
+    count = _threads(threads, m * n if keys.shape[1] == 3 else 0)
+    return separable_mean(queries * factor, keys, values, count, options.tolerance)
 
 
 def _separable(queries: FloatArray, keys: FloatArray, factor: float, kernel: str) -> bool:
@@ -210,48 +210,58 @@ def _blocks(
     """Every score once, in blocks that stay in cache, rows shared among threads."""
     m, n = len(queries), len(keys)
     out = np.empty((m, values.shape[1]), dtype=values.dtype)
+    count = _threads(threads, m * n)
+    # Threads hand over to one another between array operations: larger ones, fewer times.
+    entries = BLOCK_ENTRIES if count == 1 else 2 * BLOCK_ENTRIES
     if _largest(queries, keys) * factor <= _SAFE[out.dtype]:
-        part, rows = _unshifted(queries, keys, factor, values, out)
+        part, rows = _unshifted(queries, keys, factor, values, out, entries)
     else:
-        rows = max(1, BLOCK_ENTRIES // n)
+        rows = max(1, entries // n)
 
-        def part(block: slice) -> None:
-            weights, total = _exponentials(queries[block], keys, factor, floor=_FLOOR)
-            np.divide(weights @ values, total, out=out[block])
+        def part(blocks: list[slice]) -> None:
+            for block in blocks:
+                weights, total = _exponentials(queries[block], keys, factor, floor=_FLOOR)
+                np.divide(weights @ values, total, out=out[block])
 
     blocks = [slice(start, start + rows) for start in range(0, m, rows)]
-    count = min(_threads(threads, m * n), len(blocks))
-    if count == 1:
-        for block in blocks:
-            part(block)
+    if count == 1 or len(blocks) == 1:
+        part(blocks)
     else:
         with ThreadPoolExecutor(count) as pool:
-            for _ in pool.map(part, blocks):
+            for _ in pool.map(part, [blocks[k::count] for k in range(count)]):
                 pass
     return out
 
 
 def _unshifted(
-    queries: FloatArray, keys: FloatArray, factor: float, values: FloatArray, out: FloatArray
-) -> tuple[Callable[[slice], None], int]:
+    queries: FloatArray,
+    keys: FloatArray,
+    factor: float,
+    values: FloatArray,
+    out: FloatArray,
+    entries: int,
+) -> tuple[Callable[[list[slice]], None], int]:
     """Rows of blocks for scores so small that no exponential overflows: no row maximum is needed."""
-    columns = 512
+    columns = min(256, len(keys))
     # Softmax sees differences of keys only: centred, scores are smallest.
     centred = np.ascontiguousarray((keys - (keys.min(axis=0) + keys.max(axis=0)) / 2).T)
     summed = np.column_stack([values, np.ones(len(values), dtype=values.dtype)])
-    rows = max(1, BLOCK_ENTRIES // min(columns, len(keys)))
+    # Powers of 2 are faster than powers of e.
+    scaled = queries * queries.dtype.type(factor / LOG2)
+    rows = max(1, entries // columns)
 
-    def part(block: slice) -> None:
-        query = queries[block] * queries.dtype.type(factor)
-        total = np.zeros((len(query), summed.shape[1]), dtype=out.dtype)
-        held = np.empty((len(query), columns), dtype=out.dtype)
-        for start in range(0, centred.shape[1], columns):
-            some = centred[:, start : start + columns]
-            weights = held[:, : some.shape[1]]
-            np.matmul(query, some, out=weights)
-            np.exp(weights, out=weights)
-            total += weights @ summed[start : start + columns]
-        np.divide(total[:, :-1], total[:, -1:], out=out[block])
+    def part(blocks: list[slice]) -> None:
+        held = np.empty(entries, dtype=out.dtype)
+        for block in blocks:
+            query = scaled[block]
+            total = np.zeros((len(query), summed.shape[1]), dtype=out.dtype)
+            for start in range(0, centred.shape[1], columns):
+                some = centred[:, start : start + columns]
+                weights = held[: len(query) * some.shape[1]].reshape(len(query), -1)
+                np.matmul(query, some, out=weights)
+                np.exp2(weights, out=weights)
+                total += weights @ summed[start : start + columns]
+            np.divide(total[:, :-1], total[:, -1:], out=out[block])
 
     return part, rows
 
