@@ -6,6 +6,8 @@ case; the view (`view.js`) draws and listens. No kernel is needed, and no other 
 
 from __future__ import annotations
 
+import base64
+import json
 import re
 import warnings
 from pathlib import Path
@@ -24,6 +26,21 @@ from .presets import PRESETS, box, tokens_of
 __all__ = ["PRESETS", "AttentionLab"]
 
 VIEWS = ("space", "time", "verdict", "attention", "spectrum")
+
+#: What a link to a state holds, as in view.js.
+_LINKED = [
+    "preset",
+    "tokens",
+    "V",
+    "Q",
+    "K",
+    "seed",
+    "half_width",
+    "original",
+    "discrete",
+    "step",
+    "t",
+]
 
 _HERE = Path(__file__).parent
 
@@ -319,6 +336,27 @@ class AttentionLab(anywidget.AnyWidget):
             )
             boxes.append(ipywidgets.Box(members, layout=layout))
         return ipywidgets.VBox([*boxes, self])
+
+    def link(self, which: int = 0) -> str:
+        """The end of an address that puts figure number `which` of a page into this state.
+
+        The same as the figure's button Link gives: `<a href="...">` with it is all it takes.
+
+        Parameters
+        ----------
+        which : int
+            Number of the figure on its page, from 0.
+
+        Returns
+        -------
+        str
+            "#lab=...", tokens to eight digits.
+        """
+        which = as_count("which", which)
+        state = {name: getattr(self, name) for name in _LINKED}
+        state["tokens"] = [[float(f"{v:.8g}") for v in row] for row in self.tokens]
+        code = base64.urlsafe_b64encode(json.dumps(state, separators=(",", ":")).encode())
+        return f"#lab={which}.{code.decode().rstrip('=')}"
 
     def still(self) -> Any:
         """The figure's state drawn by matplotlib, for readers without JavaScript: an Axes."""

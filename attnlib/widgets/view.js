@@ -380,9 +380,10 @@ class Lab {
     if (!navigator.clipboard) this.remark("The link is in the address bar.");
   }
 
-  /** Which of the page's figures this is. */
+  /** Which of the page's figures this is: on the site those out of sight have a place, but no figure yet. */
   index() {
-    return [...document.querySelectorAll(".lab")].indexOf(this.body);
+    const all = [...document.querySelectorAll(".live-figure, .lab")];
+    return all.filter((one) => !one.parentElement.closest(".live-figure")).findIndex((one) => one.contains(this.body));
   }
 
   restore() {
@@ -1089,7 +1090,7 @@ class Lab {
       make("p", { class: "lab-head" }, make("strong", {}, head), `. ${known}.`),
       make("p", { class: "lab-geometry" }, `Limit to expect: ${regime.geometry}.`),
       make("details", {}, make("summary", {}, regime.theorem ? "Its hypotheses" : `What ${wanted} asks`),
-        make("div", { class: "lab-scroll", tabindex: "0", role: "region", "aria-label": "Hypotheses" },
+        make("div", { class: "lab-scroll", tabindex: "0", role: "region", "aria-label": `Hypotheses. ${this.model.get("label")}` },
           make("table", {}, make("thead", {}, make("tr", {}, ...["hypothesis", "value", "must be", "verdict"].map((s) => make("th", { scope: "col" }, s)))),
             make("tbody", {}, ...rows.map((h) => make("tr", {}, ...[h.name, value(h.value), h.must, mark(h.holds)].map((s) => make("td", {}, s)))))))),
     );

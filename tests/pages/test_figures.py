@@ -12,6 +12,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page
 
 from attnlib import SelfAttention, classify, limit
+from attnlib.widgets import AttentionLab
 
 from .conftest import SITE
 from .test_pages import AXE, TOO_WIDE, listen
@@ -42,7 +43,7 @@ def visit(site: str, browser: Browser) -> Iterator[Open]:
             if name.startswith(VERTICES):
                 page.locator("#phenomenon").scroll_into_view_if_needed()
             page.wait_for_selector(".lab-space", timeout=30_000)
-            page.locator(".lab").scroll_into_view_if_needed()
+            page.locator(".lab").first.scroll_into_view_if_needed()
             page.wait_for_function(DONE if still else f"{LAB}.future", timeout=30_000)
         return page
 
@@ -333,6 +334,36 @@ def fragment(state: Any) -> str:
     """The fragment of a link that holds the state."""
     code = base64.urlsafe_b64encode(json.dumps(state).encode()).decode().rstrip("=")
     return f"#lab=0.{code}"
+
+
+def test_python_links_to_a_state_as_the_button_does(visit: Open) -> None:
+    lab = AttentionLab("Hyperplanes (4.2)", n=7, seed=5, t=1.25, discrete=True, step=0.5)
+    page = visit(FRONT + lab.link())
+    page.wait_for_function(f"{LAB}.model.get('n') === 7")
+    settle(page)
+    for name in ("preset", "V", "Q", "K", "seed", "half_width", "t", "discrete", "step"):
+        assert get(page, name) == getattr(lab, name), name
+    assert np.allclose(get(page, "tokens"), lab.tokens, rtol=1e-7)
+    page.get_by_role("button", name="Link", exact=True).click()
+    page.wait_for_function("location.hash.startsWith('#lab=')")
+    given, made = (re.search(r"#lab=0\.(.*)", link)[1] for link in (page.url, lab.link()))
+    assert json.loads(base64.urlsafe_b64decode(given + "===")) == json.loads(
+        base64.urlsafe_b64decode(made + "===")
+    )
+
+
+def test_cases_of_the_atlas_are_chosen_on_its_map(visit: Open) -> None:
+    page = visit("chapters/atlas.html")
+    cases = page.locator("svg a[aria-label]")
+    assert cases.count() > 30
+    for name, theorem in (("0.71, 0.71: points", "3.1"), (": parallel hyperplanes", "4.2")):
+        one = page.locator(f"svg a[aria-label*='{name}']").first
+        one.focus()
+        page.keyboard.press("Enter")
+        page.wait_for_function(
+            f"document.querySelectorAll('.lab')[1]?.parentElement.lab?.model.get('state').theorem === '{theorem}'"
+        )
+        assert page.locator(".lab-verdict").nth(1).get_attribute("data-theorem") == theorem
 
 
 def test_link_sets_what_it_may_and_nothing_else(visit: Open) -> None:

@@ -232,7 +232,10 @@ def test_links_inside_the_site_lead_somewhere(site: str, browser: Browser) -> No
         page.goto(site + name, wait_until="domcontentloaded")
         ids = page.evaluate("[...document.querySelectorAll('[id]')].map((e) => e.id)")
         anchors[name] = set(ids)
-        found = page.evaluate("[...document.querySelectorAll('a[href]')].map((a) => a.href)")
+        # (the href of a link within a drawing is no string)
+        found = page.evaluate(
+            "[...document.querySelectorAll('a[href]')].map((a) => new URL(a.getAttribute('href'), a.baseURI).href)"
+        )
         links += [(name, link.removeprefix(site)) for link in found if link.startswith(site)]
     page.close()
     broken = []
@@ -240,6 +243,8 @@ def test_links_inside_the_site_lead_somewhere(site: str, browser: Browser) -> No
         target, _, fragment = link.partition("#")
         target = target.partition("?")[0] or "index.html"
         there = Path(SITE, target).is_file()
+        if fragment.startswith("lab="):  # a state of a figure: followed in test_figures.py
+            fragment = ""
         if not there or (fragment and target in anchors and fragment not in anchors[target]):
             broken.append(f"{name} -> {link}")
     assert broken == []

@@ -153,29 +153,39 @@
     }
   };
 
-  const enliven = async (tag) => {
+  const enliven = async (tag, place) => {
     if (!models.size) read();
-    const place = make("div", { className: "live-figure" });
     place.append(await view(find(JSON.parse(tag.textContent).model_id)));
-    tag.before(place);
     tag.closest(".cell_output")?.classList.add("has-live-figure");
   };
 
   const watch = () => {
+    // Every figure has its place from the start, so that a link may name it by its number.
+    const waiting = new Map();
+    const places = [...document.querySelectorAll(VIEW)].map((tag) => {
+      const place = make("div", { className: "live-figure" });
+      tag.before(place);
+      waiting.set(place, tag);
+      return place;
+    });
+    const start = (place) => {
+      const tag = waiting.get(place);
+      if (waiting.delete(place)) enliven(tag, place).catch((error) => console.error("figure:", error));
+    };
+    const linked = () => places[/^#lab=(\d+)\./.exec(location.hash)?.[1]];
+    addEventListener("hashchange", () => start(linked()));
+    linked()?.parentElement.scrollIntoView({ block: "center" });
     const near = new IntersectionObserver(
       (entries) => {
         for (const entry of entries) {
           if (!entry.isIntersecting) continue;
           near.unobserve(entry.target);
-          for (const tag of entry.target.querySelectorAll(VIEW)) {
-            enliven(tag).catch((error) => console.error("figure:", error));
-          }
+          for (const place of places) if (place.parentElement === entry.target) start(place);
         }
       },
       { rootMargin: "600px 0px" },
     );
-    const places = new Set([...document.querySelectorAll(VIEW)].map((tag) => tag.parentElement));
-    for (const place of places) near.observe(place);
+    for (const outer of new Set(places.map((place) => place.parentElement))) near.observe(outer);
   };
 
   if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", watch);
