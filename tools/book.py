@@ -16,8 +16,8 @@ import frontend
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "_build"
-FILES = ["_config.yml", "_toc.yml", "references.bib", "requirements.txt"]
-FOLDERS = ["attnlib", "chapters", "theme", "tools"]
+FILES = ["_config.yml", "_toc.yml", "references.bib", "requirements.txt", "benchmarks/scale.json"]
+FOLDERS = ["attnlib", "chapters", "tests/data", "theme", "tools"]
 
 
 def sources() -> Iterator[Path]:

@@ -37,8 +37,8 @@ IMAGE = re.compile(r'<img (?P<attributes>[^>]*?src="(?P<source>[^"]+)"[^>]*?)(?P
 def library_fingerprint() -> str:
     """Name all that a chapter's outputs depend on, beside its own cells."""
     digest = hashlib.sha256(sys.version.encode())
-    parts = [ROOT / "requirements.txt"]
-    for folder in ("attnlib", "chapters"):
+    parts = [ROOT / "requirements.txt", ROOT / "benchmarks" / "scale.json"]
+    for folder in ("attnlib", "chapters", "tests/data"):
         parts += sorted((ROOT / folder).rglob("*"))
     for path in parts:
         hidden = any(part.startswith((".", "__pycache__")) for part in path.parts)
